@@ -1,0 +1,1 @@
+"""mnnqnn: exports MNN LLMs to Qualcomm NPUs (QNN / HTP) as doit tasks."""

@@ -1,0 +1,1 @@
+"""Content digests and the memory of what was already hashed."""

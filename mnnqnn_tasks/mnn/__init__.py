@@ -1,0 +1,1 @@
+"""The MNN model file: schema, reader, writer, weights, shape inference, CPU model."""

@@ -1,0 +1,1 @@
+"""Which ops go to the NPU, subgraph boundaries, the rewritten host model."""

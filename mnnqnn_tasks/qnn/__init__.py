@@ -1,0 +1,1 @@
+"""The QNN library: finding it, binding it, graph IR, link, inspect, execute."""

@@ -1,0 +1,1 @@
+"""YAML pipelines: validated, resolved, frozen."""

@@ -1,0 +1,1 @@
+"""doit tasks, commands and reporter: the only room that knows doit."""

@@ -1,0 +1,1 @@
+"""The export stages behind one small interface."""

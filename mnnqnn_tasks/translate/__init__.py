@@ -1,0 +1,1 @@
+"""MNN subgraph to QNN graph IR; one module per op family."""

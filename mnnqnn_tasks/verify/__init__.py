@@ -1,0 +1,1 @@
+"""Accuracy of the exported graphs against the CPU model."""

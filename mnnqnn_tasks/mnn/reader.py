@@ -41,9 +41,7 @@ class _Decoder:
 
     def _check(self, pos: int, length: int, what: str) -> None:
         if pos < 0 or length < 0 or pos + length > self.size:
-            raise _Damaged(
-                f"{what} at byte {pos} needs {length} bytes, the file has {self.size}"
-            )
+            raise _Damaged(f"{what} at byte {pos} needs {length} bytes, the file has {self.size}")
 
     def u32(self, pos: int, what: str) -> int:
         self._check(pos, 4, what)

@@ -96,8 +96,7 @@ def load() -> Schema:
     raw = json.loads(Path(__file__).with_name("schema.json").read_text("utf-8"))
     tables = {
         name: tuple(
-            Field(f["name"], f["type"], f["id"], f.get("id_type"), f.get("default"))
-            for f in fields
+            Field(f["name"], f["type"], f["id"], f.get("id_type"), f.get("default")) for f in fields
         )
         for name, fields in raw["tables"].items()
     }

@@ -1,0 +1,218 @@
+"""``model.json``: what a model folder holds, by content.
+
+Later stages depend on these digests and not on the folder, so a model that was touched,
+moved or copied is not exported again.  The schema is ``schemas/model.schema.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mnnqnn_tasks.errors import ModelFileError, StaleInputError
+from mnnqnn_tasks.files import sha256_file
+from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
+from mnnqnn_tasks.mnn.params import WeightRange, check_range, net_ranges
+from mnnqnn_tasks.mnn.reader import FileData, check_ops, decode, load_file
+
+VERSION = 1
+_CHUNK = 4 << 20
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """Content of a file: hex SHA-256 and size in bytes."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class ModelIndex:
+    """Digests of a model.
+
+    Attributes:
+        model: name of the model file, a key of ``files``.
+        weight: name of the weight file, or ``None`` if no op reads one.
+        files: every file of the model by its name in the folder.
+        ranges: SHA-256 of each byte range (offset, size) of the weight file that an op
+            reads.
+    """
+
+    model: str
+    weight: str | None
+    files: Mapping[str, FileDigest]
+    ranges: Mapping[Span, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``model.json``."""
+        return {
+            "version": VERSION,
+            "model": self.model,
+            "weight": self.weight,
+            "files": {
+                name: {"sha256": digest.sha256, "size": digest.size}
+                for name, digest in self.files.items()
+            },
+            "ranges": [
+                {"offset": offset, "size": size, "sha256": self.ranges[offset, size]}
+                for offset, size in sorted(self.ranges)
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ModelIndex:
+        """What `to_json` gave.
+
+        Raises:
+            ModelFileError: when ``value`` is something else.
+        """
+        try:
+            if value["version"] != VERSION:
+                raise ValueError(f"its version is {value['version']}, not {VERSION}")
+            return cls(
+                value["model"],
+                value["weight"],
+                {name: FileDigest(d["sha256"], d["size"]) for name, d in value["files"].items()},
+                {(r["offset"], r["size"]): r["sha256"] for r in value["ranges"]},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(
+                "not a model.json of this tool",
+                why=f"{type(error).__name__}: {error}",
+                todo="delete it and run again",
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Stamp:
+    size: int
+    mtime: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> _Stamp:
+        try:
+            stat = os.stat(path)
+        except OSError as error:
+            raise ModelFileError(
+                "cannot read a file of the model", where=str(path), why=error.strerror
+            ) from error
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
+    """Digest the model in ``model_dir``; every file is read once, in pieces.
+
+    Raises:
+        ModelFileError: when a file is missing, cut short or not of a model, when the
+            model has an op that the schema does not know, or when an op reads past the
+            end of the weight file.
+        StaleInputError: when a file changed while it was read.
+    """
+    folder = open_folder(model_dir)
+    stamps = {name: _Stamp.of(folder.path / name) for name in folder.files}
+    files: dict[str, FileDigest] = {}
+    ranges: dict[Span, str] = {}
+    model_path = folder.path / folder.model
+    data = load_file(model_path)
+    files[folder.model] = FileDigest(hashlib.sha256(data).hexdigest(), len(data))
+    spans = _spans(folder, data, stamps)
+    try:
+        for name in folder.files:
+            if name == folder.weight:
+                digest, ranges = _digest_ranges(folder.path / name, spans)
+            elif name not in files:
+                digest = sha256_file(folder.path / name)
+            else:
+                continue
+            files[name] = FileDigest(digest, stamps[name].size)
+    except OSError as error:
+        raise ModelFileError(
+            "cannot read a file of the model",
+            where=error.filename or str(folder.path),
+            why=error.strerror,
+        ) from error
+    for name, stamp in stamps.items():
+        if _Stamp.of(folder.path / name) != stamp:
+            raise StaleInputError(
+                "a file of the model changed while it was read",
+                where=str(folder.path / name),
+                why="its size or time stamp is not what it was a moment ago",
+                todo="run again when the file is complete",
+            )
+    weight = folder.weight if spans else None
+    return ModelIndex(folder.model, weight, dict(sorted(files.items())), ranges)
+
+
+def _spans(folder: ModelFolder, data: FileData, stamps: Mapping[str, _Stamp]) -> list[Span]:
+    """The byte ranges that the model reads, each once, checked against the file."""
+    model_path = str(folder.path / folder.model)
+    net = decode(data, name=model_path)
+    check_ops(net, model_path)
+    needed = list(net_ranges(net))
+    if needed and folder.weight not in stamps:
+        raise ModelFileError(
+            "the weight file of the model is missing",
+            where=str(folder.path / folder.weight),
+            why=f"op {needed[0].op} and others read {len(needed)} ranges of it",
+            todo="copy the whole model folder, or export the model again",
+        )
+    for item in needed:
+        check_range(item, stamps[folder.weight].size, str(folder.path / folder.weight))
+    return sorted(_unique(needed))
+
+
+def _unique(needed: Iterable[WeightRange]) -> set[Span]:
+    return {(item.offset, item.size) for item in needed}
+
+
+def _digest_ranges(path: Path, spans: list[Span]) -> tuple[str, dict[Span, str]]:
+    """SHA-256 of the file and of each of ``spans`` (sorted), in one pass over it.
+
+    Two threads share the work, one for the file and one for the ranges: hashlib lets go
+    of the interpreter.
+    """
+    whole = hashlib.sha256()
+    digests: dict[Span, str] = {}
+    active: list[tuple[Span, Any]] = []
+    upcoming = 0
+    position = 0
+    pending: Future[None] | None = None
+    with ThreadPoolExecutor(1) as helper, open(path, "rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            if pending is not None:
+                pending.result()
+            pending = helper.submit(whole.update, chunk)
+            end = position + len(chunk)
+            view = memoryview(chunk)
+            while upcoming < len(spans) and spans[upcoming][0] < end:
+                active.append((spans[upcoming], hashlib.sha256()))
+                upcoming += 1
+            still = []
+            for span, state in active:
+                offset, size = span
+                state.update(view[max(0, offset - position) : offset + size - position])
+                if offset + size <= end:
+                    digests[span] = state.hexdigest()
+                else:
+                    still.append((span, state))
+            active = still
+            position = end
+        if pending is not None:
+            pending.result()
+    if len(digests) != len(spans):
+        raise StaleInputError(
+            "the weight file changed while it was read",
+            where=str(path),
+            why=f"it ended at byte {position}",
+            todo="run again when the file is complete",
+        )
+    return whole.hexdigest(), digests

@@ -120,12 +120,13 @@ class _Encoder:
         enum = self.schema.enums.get(kind)
         name = _schema.SCALARS[enum.type if enum else kind][2]
         array = np.ascontiguousarray(value, np.dtype(name).newbyteorder("<"))
-        # Not CreateNumpyVector: it copies the payload once more before it copies it.
+        # Not CreateNumpyVector, nor a slice of the bytearray: both copy the payload twice.
         builder = self.builder
         builder.StartVector(array.itemsize, array.size, array.itemsize)
         builder.head -= array.nbytes
         if array.size:
-            builder.Bytes[builder.head : builder.head + array.nbytes] = array.data.cast("B")
+            with memoryview(builder.Bytes) as whole:
+                whole[builder.head : builder.head + array.nbytes] = array.data.cast("B")
         offset: int = builder.EndVector()
         return offset
 

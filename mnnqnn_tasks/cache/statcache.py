@@ -1,0 +1,139 @@
+"""Remembers the digests of files, so that a large file is read once.
+
+A digest is remembered together with the file's size, modification time, change time and
+inode.  While these stay, the file is not read again.  Two cases need care:
+
+* A file that changed just before it was read could change again within the same tick of
+  the file system's clock and keep all four numbers (git calls such an entry "racy":
+  Documentation/technical/racy-git.adoc).  Such a digest is right but is not remembered.
+* A file that changes while it is read has no digest at all.
+
+The memory is a log: a line per digest, appended with a single write, so that several
+processes may share it without a lock.  A torn, damaged or lost line costs one reading of
+one file and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+import zlib
+from io import BufferedReader
+from pathlib import Path
+
+from mnnqnn_tasks.errors import DiskError, ModelFileError, StaleInputError
+from mnnqnn_tasks.files import write_bytes
+
+#: The coarsest clock of a file system in use (FAT) ticks every 2 s.
+_RACY_NS = 2_000_000_000
+
+#: From this size on, waiting until a file is not racy is cheaper than reading it twice.
+_WAIT_BYTES = 256 << 20
+
+#: The log is rewritten when it holds this many more lines than files.
+_SLACK = 1000
+
+_Stat = tuple[int, int, int, int]
+
+
+class DigestCache:
+    """SHA-256 of files, remembered in the log file ``path``.
+
+    Any number of processes may use one log at the same time.  A log that is missing,
+    damaged or not writable is not an error.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._log = Path(path)
+        self._known: dict[str, tuple[_Stat, str]] | None = None
+
+    def digest(self, path: str | os.PathLike[str]) -> str:
+        """Hex SHA-256 of the file at ``path``, read only if it is not known.
+
+        Raises:
+            ModelFileError: when the file cannot be read.
+            StaleInputError: when it changed while it was read.
+        """
+        name = os.path.abspath(path)
+        try:
+            known = self._load().get(name)
+            if known is not None and known[0] == _numbers(os.stat(name)):
+                return known[1]
+            with open(name, "rb") as stream:
+                return self._read(name, stream)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ModelFileError("cannot read the file", where=name, why=why) from error
+
+    def _read(self, name: str, stream: BufferedReader) -> str:
+        info = os.fstat(stream.fileno())
+        age = time.time_ns() - info.st_ctime_ns
+        if info.st_size >= _WAIT_BYTES and 0 <= age <= _RACY_NS:
+            time.sleep((_RACY_NS - age) / 1e9 + 0.01)
+        start = time.time_ns()
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        numbers = _numbers(info)
+        if _numbers(os.fstat(stream.fileno())) != numbers:
+            raise StaleInputError(
+                "the file changed while it was read",
+                where=name,
+                todo="run again when nothing writes to it any more",
+            )
+        # Only the change time counts: users can set the modification time at will, and
+        # every change of the content moves both.
+        if start - info.st_ctime_ns > _RACY_NS:
+            self._remember(name, numbers, digest)
+        return digest
+
+    def _remember(self, name: str, numbers: _Stat, digest: str) -> None:
+        self._load()[name] = (numbers, digest)
+        # A newline in front separates this line from a torn one before it.
+        line = b"\n" + _encode(name, numbers, digest)
+        with contextlib.suppress(OSError):
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, line)
+            finally:
+                os.close(fd)
+
+    def _load(self) -> dict[str, tuple[_Stat, str]]:
+        if self._known is not None:
+            return self._known
+        known: dict[str, tuple[_Stat, str]] = {}
+        lines: list[bytes] = []
+        with contextlib.suppress(OSError):
+            lines = self._log.read_bytes().split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                name, numbers, digest = _decode(line)
+                known[name] = (numbers, digest)
+        self._known = known
+        if len(lines) > 2 * len(known) + _SLACK:
+            # A line that another process appends meanwhile is lost; see above.
+            text = b"".join(_encode(n, *known[n]) for n in known)
+            with contextlib.suppress(DiskError):
+                write_bytes(self._log, text, durable=False)
+        return known
+
+
+def _numbers(info: os.stat_result) -> _Stat:
+    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+
+
+def _encode(name: str, numbers: _Stat, digest: str) -> bytes:
+    # Paths are bytes to the system: the escapes that stand for undecodable ones stay ASCII.
+    body = json.dumps([name, *numbers, digest]).encode("ascii")
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def _decode(line: bytes) -> tuple[str, _Stat, str]:
+    """Raises ValueError for a line that is not whole."""
+    checksum, _, body = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(body):
+        raise ValueError("damaged line")
+    name, size, mtime, ctime, inode, digest = json.loads(body)
+    return name, (size, mtime, ctime, inode), digest

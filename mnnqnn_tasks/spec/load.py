@@ -239,6 +239,6 @@ def _check_folders(pipeline: Pipeline, document: Document) -> None:
                 path: KeyPath = (key,) if key in document.value else ()
                 raise document.error(
                     path,
-                    f"{what} ({folder}) and {name} ({other}) overlap",
+                    f"{folder} ({what}) and {other} ({name}) overlap",
                     f"choose another {key}",
                 )

@@ -313,7 +313,7 @@ REFUSED = {
     "build in the model": (BASE + "build_dir: model/b\n", r"^p\.yaml:7:12: build_dir: .*overlap"),
     "build is the model": (
         BASE.replace("path: model", "path: build/m"),
-        r"^p\.yaml:1:1: build_dir",
+        r"^p\.yaml:1:1: build/m \(build_dir.*overlap",
     ),
     "deep": (BASE + "runtime: " + "[" * 3000 + "]" * 3000, r"^p\.yaml"),
     "endless number": (

@@ -1,0 +1,155 @@
+"""Makes `Subgraph`s of pieces: renumbered tensors, constants, digests of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnnqnn_tasks.errors import PartitionError
+from mnnqnn_tasks.mnn.infer import TensorFact
+from mnnqnn_tasks.mnn.params import INLINE_LIMIT, params_as_json
+from mnnqnn_tasks.mnn.table import Table
+from mnnqnn_tasks.partition.net_view import NetView
+from mnnqnn_tasks.partition.sources import Sources
+from mnnqnn_tasks.partition.subgraph import (
+    ByteRef,
+    DType,
+    Format,
+    QuantInfo,
+    Subgraph,
+    SubOp,
+    SubTensor,
+)
+
+Numbers = tuple[float | int, ...]
+
+
+def quant_infos(net: Table) -> dict[int, QuantInfo]:
+    """``quantInfo`` of ``extraTensorDescribe`` by tensor index."""
+    found = {}
+    for item in net.extraTensorDescribe or ():
+        info = item.quantInfo
+        if info is not None:
+            found[int(item.index)] = QuantInfo(
+                info.scale, info.zero, info.min, info.max, str(info.type)
+            )
+    return found
+
+
+@dataclass
+class SubgraphBuilder:
+    """Builds the subgraphs of one shape.
+
+    Attributes:
+        view: the model.
+        facts: of every tensor, for this shape.
+        folded: values of folded tensors, for this shape.
+        sources: where bytes are looked up and noted down.
+    """
+
+    view: NetView
+    facts: Sequence[TensorFact | None]
+    folded: Mapping[int, NDArray[Any]]
+    sources: Sources
+    quants: Mapping[int, QuantInfo]
+    _ops: dict[int, tuple[dict[str, Any], dict[str, ByteRef]]] = field(default_factory=dict)
+
+    def build(
+        self,
+        graph: str,
+        ops: Sequence[int],
+        inputs: Collection[int],
+        outputs: Collection[int],
+    ) -> Subgraph:
+        """The subgraph of ``ops`` (indices, in order) with these border tensors.
+
+        Raises:
+            PartitionError: when the shape of a tensor is not known.
+        """
+        ids: dict[int, int] = {}
+        tensors: list[SubTensor] = []
+        border = {*inputs, *outputs}
+
+        def number(tensor: int) -> int:
+            if tensor < 0:
+                return -1
+            if tensor not in ids:
+                ids[tensor] = len(ids)
+                tensors.append(self._tensor(ids[tensor], tensor, tensor in border))
+            return ids[tensor]
+
+        sub_ops = []
+        for index in ops:
+            op = self.view.ops[index]
+            params, weights = self._params(index)
+            ins = tuple(number(t) for t in op.inputs)
+            outs = tuple(number(t) for t in op.outputs)
+            sub_ops.append(SubOp(op.type, op.name, ins, outs, params, weights))
+        return Subgraph(
+            graph,
+            tuple(tensors),
+            tuple(sub_ops),
+            tuple(ids[t] for t in sorted(inputs)),
+            tuple(ids[t] for t in sorted(outputs)),
+        )
+
+    def build_op(self, index: int) -> Subgraph:
+        """The subgraph of one op, all its tensors but constants on the border."""
+        op = self.view.ops[index]
+        constant = self.view.consts | self.folded.keys()
+        inputs = {t for t in op.inputs if t >= 0} - constant
+        return self.build("op", (index,), inputs, set(op.outputs))
+
+    def forget(self) -> None:
+        """Look up bytes anew, for instance in other sources."""
+        self._ops.clear()
+
+    def _params(self, index: int) -> tuple[dict[str, Any], dict[str, ByteRef]]:
+        if index not in self._ops:
+            table = self.view.ops[index].table
+            params = {} if table.main is None else params_as_json(table.main)
+            self._ops[index] = params, self.sources.of_op(table)
+        return self._ops[index]
+
+    def _tensor(self, id: int, tensor: int, border: bool) -> SubTensor:
+        fact = self.facts[tensor]
+        if fact is None:
+            raise PartitionError(
+                f"the shape of tensor {tensor} ({self.view.names[tensor]}) is not known"
+            )
+        return SubTensor(
+            id,
+            fact.dims,
+            cast("DType", fact.dtype),
+            cast("Format", fact.format),
+            boundary=tensor if border else None,
+            const=self._const(tensor),
+            quant=self.quants.get(tensor) if fact.dtype == "float32" else None,
+        )
+
+    def _const(self, tensor: int) -> Numbers | ByteRef | None:
+        if tensor in self.folded:
+            return numbers(self.folded[tensor])
+        if tensor not in self.view.consts:
+            return None
+        blob = self.view.ops[self.view.producer[tensor]].table
+        refs = self.sources.of_op(blob)
+        if len(refs) == 1:
+            return next(iter(refs.values()))
+        fact = self.facts[tensor]
+        assert fact is not None
+        if fact.value is None or fact.size > INLINE_LIMIT:
+            raise PartitionError(
+                f"the constant {self.view.names[tensor]!r} has no values that can be read",
+                todo="export the model again with MNN's exporter",
+            )
+        return numbers(fact.value)
+
+
+def numbers(values: NDArray[Any]) -> Numbers:
+    """The elements, flat in row-major order; a float32 as the double that equals it."""
+    return tuple(np.ascontiguousarray(values).reshape(-1).tolist())

@@ -1,0 +1,237 @@
+"""The partition stage: from a model and its sample inputs to the files of the plan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mnnqnn_tasks.errors import PartitionError
+from mnnqnn_tasks.mnn import reader
+from mnnqnn_tasks.mnn.index import ModelIndex
+from mnnqnn_tasks.mnn.infer import TensorFact, infer
+from mnnqnn_tasks.mnn.weights import convolution_ranges
+from mnnqnn_tasks.partition.breaks import mask_ops
+from mnnqnn_tasks.partition.build import SubgraphBuilder, quant_infos
+from mnnqnn_tasks.partition.cut import Piece, add_borders, cut, keep_for_cpu
+from mnnqnn_tasks.partition.fold import Folded, fold
+from mnnqnn_tasks.partition.net_view import NetOp, NetView, needed_ops, view_net
+from mnnqnn_tasks.partition.plan import (
+    Plan,
+    PlannedOp,
+    PlannedPiece,
+    Port,
+    Weight,
+    binary_name,
+    graph_name,
+)
+from mnnqnn_tasks.partition.samples import default_outputs, find_outputs, input_facts
+from mnnqnn_tasks.partition.signature import signature
+from mnnqnn_tasks.partition.sources import Sources
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
+from mnnqnn_tasks.partition.subgraph_json import digest
+
+#: Why an op has no translation, or ``None``; asked with a subgraph of that op alone.
+Supported = Callable[[SubOp, Subgraph], str | None]
+
+#: Layouts that a subgraph's tensors may have.
+_FORMATS = frozenset({"NCHW", "NHWC", "NC4HW4"})
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Everything that the stage writes, before it is written.
+
+    Attributes:
+        subgraphs: of every graph, in plan order.
+        sources: where the bytes that subgraphs refer to lie.
+        view, folded, pieces, facts: what the host model is made of.
+    """
+
+    plan: Plan
+    subgraphs: tuple[Subgraph, ...]
+    sources: Sources
+    view: NetView
+    folded: Folded
+    pieces: tuple[Piece, ...]
+    facts: tuple[Sequence[TensorFact | None], ...]
+    outputs: tuple[int, ...]
+
+
+def partition(
+    view: NetView,
+    index: ModelIndex,
+    shapes: Sequence[tuple[int, Mapping[int, TensorFact]]],
+    outputs: tuple[str, ...],
+    refused: Collection[str] = (),
+    supported: Supported | None = None,
+) -> Partition:
+    """Divide a model.
+
+    Args:
+        view: the model.
+        index: digests of its weight ranges.
+        shapes: sequence length and facts of the inputs, by shape index.
+        outputs: names of the outputs.
+        refused: op signatures that QNN refuses.
+        supported: see `Supported`; without it every op counts as supported.
+
+    Raises:
+        PartitionError: when the model cannot be divided.
+        ModelFileError: when the model contradicts itself or its index.
+    """
+    if not shapes:
+        raise PartitionError("there is no shape to partition for")
+    targets = find_outputs(view, outputs)
+    inputs = set.intersection(*(set(facts) for _, facts in shapes))
+    all_ops = needed_ops(view, inputs, targets)
+    facts = tuple(infer(view.net, known) for _, known in shapes)
+    folded = fold(view, all_ops, facts)
+    needed = needed_ops(view, inputs, targets, folded.ops)
+    sources = Sources(index)
+    quants = quant_infos(view.net)
+    builders = [
+        SubgraphBuilder(view, of_shape, values, sources, quants)
+        for of_shape, values in zip(facts, folded.values, strict=True)
+    ]
+
+    def other_reason(op: NetOp) -> str | None:
+        return _unknown(op, facts, view) or _unsupported(op, builders, refused, supported)
+
+    masks = mask_ops(view, all_ops, inputs)
+    pieces = cut(view, needed, folded, masks, other_reason)
+    pieces = keep_for_cpu(view, pieces, folded, targets)
+    pieces = add_borders(view, pieces, folded, set(targets))
+    # The reasons above looked at every op's constants; only what is used is a source.
+    used = Sources(index)
+    for builder in builders:
+        builder.sources = used
+        builder.forget()
+    subgraphs: list[Subgraph] = []
+    planned: list[PlannedPiece] = []
+    for piece in pieces:
+        number = sum(p.place == "npu" for p in planned)
+        graphs = _graphs(piece, number, builders)
+        subgraphs.extend(graphs)
+        planned.append(_planned(piece, number, graphs, view, facts, index))
+    plan = Plan(
+        tuple(length for length, _ in shapes),
+        tuple(outputs),
+        tuple(planned),
+        len(folded.ops),
+    )
+    return Partition(plan, tuple(subgraphs), used, view, folded, tuple(pieces), facts, targets)
+
+
+def _graphs(piece: Piece, number: int, builders: Sequence[SubgraphBuilder]) -> list[Subgraph]:
+    if not piece.npu:
+        return []
+    return [
+        b.build(graph_name(shape, number), piece.ops, piece.inputs, piece.outputs)
+        for shape, b in enumerate(builders)
+    ]
+
+
+def _unknown(op: NetOp, facts: Sequence[Sequence[TensorFact | None]], view: NetView) -> str | None:
+    for tensor in (*op.inputs, *op.outputs):
+        for shape in facts if tensor >= 0 else ():
+            fact = shape[tensor]
+            if fact is None:
+                return f"the shape of {view.names[tensor]!r} is not known before the model runs"
+            if fact.format not in _FORMATS:
+                return f"{view.names[tensor]!r} has the layout {fact.format}"
+    return None
+
+
+def _unsupported(
+    op: NetOp,
+    builders: Sequence[SubgraphBuilder],
+    refused: Collection[str],
+    supported: Supported | None,
+) -> str | None:
+    if not refused and supported is None:
+        return None
+    for builder in builders:
+        alone = builder.build_op(op.index)
+        if refused:
+            text = signature(alone.ops[0], alone)
+            if text in refused:
+                return f"QNN refuses it: {text}"
+        reason = None if supported is None else supported(alone.ops[0], alone)
+        if reason is not None:
+            return f"no translation: {reason}"
+    return None
+
+
+def _planned(
+    piece: Piece,
+    number: int,
+    graphs: Sequence[Subgraph],
+    view: NetView,
+    facts: Sequence[Sequence[TensorFact | None]],
+    index: ModelIndex,
+) -> PlannedPiece:
+    ops = tuple(PlannedOp(i, view.ops[i].type, view.ops[i].name) for i in piece.ops)
+    port = functools.partial(_port, view=view, facts=facts)
+    inputs = tuple(port(t) for t in piece.inputs)
+    outputs = tuple(port(t) for t in piece.outputs)
+    if not piece.npu:
+        return PlannedPiece("host", piece.reason, ops, inputs, outputs)
+    weights = tuple(
+        Weight(view.ops[i].name, role, offset, size, index.ranges[offset, size])
+        for i in piece.ops
+        for role, (offset, size) in convolution_ranges(view.ops[i].table).items()
+    )
+    return PlannedPiece(
+        "npu",
+        None,
+        ops,
+        inputs,
+        outputs,
+        binary_name(number),
+        tuple(g.graph for g in graphs),
+        tuple(digest(g) for g in graphs),
+        weights,
+    )
+
+
+def _port(tensor: int, view: NetView, facts: Sequence[Sequence[TensorFact | None]]) -> Port:
+    found = [shape[tensor] for shape in facts]
+    first = next((f for f in found if f is not None), None)
+    return Port(
+        tensor,
+        view.names[tensor],
+        None if first is None else first.dtype,
+        None if first is None else first.format,
+        tuple(None if f is None else f.dims for f in found),
+    )
+
+
+def load_partition(
+    model_dir: Path,
+    index: ModelIndex,
+    inputs: Mapping[int, Path],
+    refused: Collection[str] = (),
+    supported: Supported | None = None,
+    outputs: tuple[str, ...] | None = None,
+) -> Partition:
+    """Read a model and its samples and divide it; see `partition`.
+
+    Args:
+        model_dir: the model folder.
+        index: its digests.
+        inputs: sequence length -> ``input.mnn``, in the order of the shapes.
+        outputs: names of the outputs; `samples.default_outputs` if not given.
+
+    Raises:
+        PartitionError, ModelFileError: see `partition`.
+    """
+    path = model_dir / index.model
+    view = view_net(reader.read(path), str(path))
+    shapes = [(length, input_facts(view, sample)) for length, sample in inputs.items()]
+    try:
+        return partition(view, index, shapes, outputs or default_outputs(view), refused, supported)
+    except PartitionError as error:
+        error.where = error.where or str(path)
+        raise

@@ -1,0 +1,91 @@
+"""The sample inputs: ``input.mnn`` says which tensors a shape has and how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mnnqnn_tasks.errors import PartitionError
+from mnnqnn_tasks.mnn import reader
+from mnnqnn_tasks.mnn.infer import DTYPES, TensorFact, blob_fact
+from mnnqnn_tasks.mnn.infer.facts import Unknown
+from mnnqnn_tasks.partition.net_view import NetView
+
+#: Integer inputs up to this size keep their values: a shape can depend on them.
+_MAX_VALUES = 1024
+
+
+def input_facts(view: NetView, path: Path) -> dict[int, TensorFact]:
+    """Facts of the model's inputs from a sample, by tensor index.
+
+    Layout and type are those of the model's Input op, dimensions those of the sample.
+    Values are kept for small integer inputs.
+
+    Raises:
+        ModelFileError: when the sample cannot be read.
+        PartitionError: when it does not fit the model.
+    """
+    sample = reader.read(path)
+    found: dict[str, TensorFact] = {}
+    for op in sample.oplists or ():
+        if op.type != "Const" or op.main is None or op.main.type_name != "Blob":
+            raise PartitionError(
+                "not a sample of inputs",
+                where=str(path),
+                why=f"it holds an op of type {op.type}",
+                todo="delete it and run again",
+            )
+        try:
+            found[op.name] = blob_fact(op.main)
+        except Unknown as error:
+            raise PartitionError(
+                f"sample tensor {op.name!r} cannot be used",
+                where=str(path),
+                why=str(error),
+                todo="delete it and run again",
+            ) from error
+    facts = {}
+    for tensor in view.inputs:
+        fact = found.get(view.names[tensor])
+        if fact is None:
+            continue
+        param = view.ops[view.producer[tensor]].table.main
+        dtype = DTYPES.get(param.dtype if param is not None else "DT_FLOAT")
+        if dtype != fact.dtype:
+            raise PartitionError(
+                f"sample tensor {view.names[tensor]!r} has another type than the model's input",
+                where=str(path),
+                why=f"it is {fact.dtype}, the model wants {dtype}",
+                todo="make the sample inputs again from this model",
+            )
+        keep = dtype == "int32" and fact.size <= _MAX_VALUES
+        format = param.dformat if param is not None else "NCHW"
+        facts[tensor] = TensorFact(fact.dims, dtype, format, fact.value if keep else None)
+    return facts
+
+
+def find_outputs(view: NetView, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Tensor indices of the outputs ``names``.
+
+    Raises:
+        PartitionError: when there is none, or one is not in the model.
+    """
+    where: Mapping[str, int] = {name: i for i, name in reversed(list(enumerate(view.names)))}
+    missing = [name for name in names if name not in where]
+    if missing or not names:
+        raise PartitionError(
+            "the outputs are not in the model",
+            why=f"missing: {', '.join(missing)}" if missing else "the model names no output",
+            todo="check the model: MNN's exporter names the output 'logits'",
+        )
+    return tuple(where[name] for name in names)
+
+
+def default_outputs(view: NetView) -> tuple[str, ...]:
+    """``logits`` where the model has it, else all outputs that it names.
+
+    Exported LLMs also name ``hidden_states``, which the runtime asks for only in other
+    uses than generating text and which MNN's own export for NPUs leaves out.
+    """
+    named = tuple(view.net.outputName or ())
+    return ("logits",) if "logits" in named else named

@@ -1,0 +1,261 @@
+"""Using the QNN libraries from outside: every call is a process of its own.
+
+A crash in the library ends that process only and becomes `NativeCrash`.  The process
+dies with this one, and is killed when a call is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from mnnqnn_tasks import errors
+from mnnqnn_tasks.errors import MnnqnnError, NativeCrash, QnnError
+from mnnqnn_tasks.files import write_json
+from mnnqnn_tasks.qnn import binary, library
+from mnnqnn_tasks.qnn.log import tail_of
+from mnnqnn_tasks.qnn.options import TargetOptions
+from mnnqnn_tasks.qnn.verdict import OpVerdict
+
+#: Seconds after which a call is given up; large graphs take minutes on a slow machine.
+TIMEOUT = 3600.0
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from mnnqnn_tasks.qnn.worker import main; main()"
+)
+
+
+def link(
+    nets: Sequence[Path],
+    blobs: Path,
+    options: TargetOptions,
+    out_bin: Path,
+    report: Path | None = None,
+    lib_dir: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> binary.BinaryInfo:
+    """Make one context binary of the graphs in ``nets``, in this order.
+
+    Args:
+        nets: ``*_net.json`` files.
+        blobs: folder of the blob store, one file per SHA-256.
+        options: the target.
+        out_bin: the binary; replaced atomically, and only when it is what was asked.
+        report: where to write what was read back, as JSON.
+        lib_dir: folder of the QNN libraries; the wheel's by default.
+        timeout: seconds.
+
+    Raises:
+        NetFileError, QnnError, NativeCrash, ToolMissing, DiskError.
+    """
+    result = _call(
+        "link",
+        f"link {out_bin.name}",
+        lib_dir,
+        timeout,
+        nets=[str(net) for net in nets],
+        blobs=str(blobs),
+        options=options.to_json(),
+        out_bin=str(out_bin),
+    )
+    info = binary.from_json(result)
+    if report is not None:
+        write_json(report, info.to_json())
+    return info
+
+
+def validate(
+    nets: Sequence[Path],
+    options: TargetOptions,
+    lib_dir: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> list[list[OpVerdict]]:
+    """QNN's verdict on each node of each graph in ``nets``; see `OpVerdict`.
+
+    Raises:
+        NetFileError, QnnError, NativeCrash, ToolMissing.
+    """
+    result = _call(
+        "validate",
+        "validate ops",
+        lib_dir,
+        timeout,
+        nets=[str(net) for net in nets],
+        options=options.to_json(),
+    )
+    return [[OpVerdict(**verdict) for verdict in graph] for graph in result]
+
+
+def inspect(path: Path, lib_dir: Path | None = None, timeout: float = TIMEOUT) -> binary.BinaryInfo:
+    """What the context binary ``path`` holds.
+
+    Raises:
+        QnnError: not a context binary, or a damaged one, even if the library dies of it.
+        ToolMissing.
+    """
+    try:
+        result = _call("inspect", f"inspect {path.name}", lib_dir, timeout, binary=str(path))
+    except NativeCrash as error:
+        raise QnnError(
+            "not a readable QNN context binary",
+            where=str(path),
+            why=f"the library that reads it was ended ({error.why})",
+            todo="link it again",
+        ) from error
+    return binary.from_json(result)
+
+
+def execute(
+    net: Path,
+    blobs: Path,
+    options: TargetOptions,
+    inputs: Sequence[Mapping[str, bytes]],
+    lib_dir: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> list[dict[str, bytes]]:
+    """Run one graph on the host emulator, once per entry of ``inputs``.
+
+    Args:
+        net: the graph's ``*_net.json``.
+        blobs: folder of the blob store.
+        options: the target it is prepared for.
+        inputs: bytes of every graph input by name, little-endian, row-major.
+
+    Returns:
+        Bytes of every graph output by name, one dict per entry of ``inputs``.
+
+    Raises:
+        NetFileError, QnnError, NativeCrash, ToolMissing.
+    """
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
+        places, at = [], 0
+        for entry in inputs:
+            place = {}
+            for name, data in entry.items():
+                source.write(data)
+                place[name] = (at, len(data))
+                at += len(data)
+            places.append(place)
+        source.flush()
+        result = _call(
+            "execute",
+            f"execute {net.name}",
+            lib_dir,
+            timeout,
+            pass_files={"inputs_fd": source, "outputs_fd": target},
+            net=str(net),
+            blobs=str(blobs),
+            options=options.to_json(),
+            inputs=places,
+        )
+        return [
+            {
+                name: os.pread(target.fileno(), size, offset)
+                for name, (offset, size) in entry.items()
+            }
+            for entry in result
+        ]
+
+
+def build_id(lib_dir: Path | None = None, timeout: float = TIMEOUT) -> str:
+    """The library's own ``backendGetBuildId``; `library.identity` is the cheap one."""
+    result: str = _call("build_id", "build id", lib_dir, timeout)
+    return result
+
+
+def _call(
+    action: str,
+    label: str,
+    lib_dir: Path | None,
+    timeout: float,
+    pass_files: Mapping[str, IO[bytes]] | None = None,
+    **fields: Any,
+) -> Any:
+    """Run one request in a worker process and return its result."""
+    files = dict(pass_files or {})
+    with (
+        tempfile.TemporaryFile() as response,
+        tempfile.TemporaryFile() as stderr,
+        tempfile.TemporaryFile() as stdin,
+    ):
+        files["response_fd"] = response
+        request = {
+            **fields,
+            **{name: stream.fileno() for name, stream in files.items()},
+            "action": action,
+            "lib_dir": str(library.find(lib_dir)),
+            "parent": os.getpid(),
+        }
+        stdin.write(json.dumps(request).encode())
+        stdin.seek(0)
+        code = _run(stdin, stderr, [stream.fileno() for stream in files.values()], timeout)
+        stderr.seek(0)
+        stage, tail = tail_of(stderr.read().decode("utf-8", "replace"))
+        if code is None:
+            raise QnnError(
+                f"no answer after {timeout:g} s", where=label, why=f"at: {stage}", tail=tail or None
+            )
+        if code < 0:
+            raise NativeCrash(
+                "a process that uses the QNN library died",
+                where=label,
+                why=f"{_signal_name(-code)} while it was at: {stage or 'start'}",
+                todo="see the library's last lines; out of memory also looks like SIGKILL",
+                tail=tail or None,
+            )
+        response.seek(0)
+        text = response.read()
+        if code != 0 or not text:
+            raise QnnError(
+                f"the worker process ended with exit code {code}",
+                where=label,
+                why=f"at: {stage or 'start'}",
+                tail=tail or None,
+            )
+    answer = json.loads(text)
+    if "error" in answer:
+        kind, *rest = answer["error"]
+        raise _rebuild(kind, *rest)
+    return answer["result"]
+
+
+def _rebuild(kind: str, what: str, *rest: str | None) -> MnnqnnError:
+    cls: type[MnnqnnError] = getattr(errors, kind, QnnError)
+    where, why, todo, tail = rest
+    return cls(what, where=where, why=why, todo=todo, tail=tail)
+
+
+def _run(stdin: IO[bytes], stderr: IO[bytes], fds: list[int], timeout: float) -> int | None:
+    """Exit code of a worker, None after ``timeout``; never leaves it running."""
+    process = subprocess.Popen(
+        # -I -S: no environment variable and no site module decides what runs, or costs time.
+        [sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE_PARENT)],
+        stdin=stdin,
+        stdout=stderr,
+        stderr=stderr,
+        pass_fds=fds,
+    )
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,175 @@
+"""One loaded ``libQnnHtp.so`` in this process: backend, device, context.
+
+Only a worker process uses this module (`mnnqnn_tasks.qnn.worker`): the library can end
+the process on a bad graph and keeps global state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnnqnn_tasks.errors import QnnError, ToolMissing
+from mnnqnn_tasks.qnn import abi, library
+from mnnqnn_tasks.qnn.log import Log
+from mnnqnn_tasks.qnn.options import TargetOptions
+
+
+def dlopen(path: Path) -> Any:
+    """Load a shared library.
+
+    Raises:
+        ToolMissing: with the loader's reason.
+    """
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ToolMissing(
+            "a QNN library cannot be loaded",
+            where=str(path),
+            why=str(error),
+            todo="install the wheel again; it needs x86-64 Linux with glibc",
+        ) from error
+
+
+def config_list(structs: Sequence[Any], type_name: str) -> tuple[Any, list[Any]]:
+    """A null-terminated array of pointers to configs, and what must stay alive with it."""
+    pointer = ctypes.POINTER(abi.ctype(type_name))
+    array = (pointer * (len(structs) + 1))()
+    for index, item in enumerate(structs):
+        array[index] = ctypes.pointer(item)
+    return ctypes.cast(array, ctypes.c_void_p), [array, *structs]
+
+
+def custom(type_name: str, struct: Any) -> Any:
+    """Wrap an HTP custom config in the generic config ``type_name`` (option CUSTOM, 0)."""
+    config = abi.ctype(type_name)()
+    config.option = 0
+    config.customConfig = ctypes.addressof(struct)
+    config.keep = struct
+    return config
+
+
+class Htp:
+    """The HTP backend's function table, with errors turned into `QnnError`."""
+
+    def __init__(self, lib_dir: Path, log: Log) -> None:
+        self.log = log
+        self._library = dlopen(lib_dir / library.HTP)
+        self._functions = self._interface()
+        self._logger = ctypes.c_void_p()
+        self.call(
+            "logCreate",
+            ctypes.cast(log.callback, ctypes.c_void_p),
+            abi.enum("LogLevel")["ERROR"],
+            ctypes.byref(self._logger),
+            what="cannot create the QNN logger",
+        )
+
+    def _interface(self) -> Any:
+        """Pick the provider with a core API that the layouts fit."""
+        get = self._library.QnnInterface_getProviders
+        interface = abi.ctype("QnnInterface_t")
+        providers = ctypes.POINTER(ctypes.POINTER(interface))()
+        count = ctypes.c_uint32()
+        if get(ctypes.byref(providers), ctypes.byref(count)) == 0:
+            major, minor = abi.constant("core_api_major"), abi.constant("core_api_minor_min")
+            for index in range(count.value):
+                found = providers[index].contents
+                version = found.apiVersion.coreApiVersion
+                if version.major == major and version.minor >= minor:
+                    return found.v2_27
+        raise ToolMissing(
+            f"{library.HTP} has no interface of core API {abi.constant('core_api_major')}."
+            f"{abi.constant('core_api_minor_min')} or newer",
+            todo="install a newer onnxruntime-qnn",
+        )
+
+    def function(self, name: str) -> Callable[..., int]:
+        """The library's function ``name`` (a field of the interface table)."""
+        found: Callable[..., int] = abi.prototype(name)(getattr(self._functions, name))
+        return found
+
+    def call(self, name: str, *arguments: Any, what: str, where: str | None = None) -> None:
+        """Call ``name``; anything but success is an error.
+
+        Raises:
+            QnnError: ``what`` with the library's error number, text and last lines.
+        """
+        code = self.function(name)(*arguments)
+        if code != 0:
+            raise QnnError(
+                what,
+                where=where,
+                why=f"{name} returned {code & 0xFFFF}: {self.message(code)}",
+                tail=self.log.take() or None,
+            )
+
+    def message(self, code: int) -> str:
+        """The library's own text for an error number."""
+        text = ctypes.c_char_p()
+        known = self.function("errorGetMessage")(code, ctypes.byref(text)) == 0 and text.value
+        return text.value.decode("utf-8", "replace") if known and text.value else "no text"
+
+    def build_id(self) -> str:
+        """``backendGetBuildId``, such as ``v2.51.0.260...``."""
+        text = ctypes.c_char_p()
+        self.call("backendGetBuildId", ctypes.byref(text), what="the library has no build id")
+        return (text.value or b"").decode("utf-8", "replace")
+
+    def backend(self) -> ctypes.c_void_p:
+        """Create the backend."""
+        handle = ctypes.c_void_p()
+        self.call(
+            "backendCreate",
+            self._logger,
+            None,
+            ctypes.byref(handle),
+            what="cannot create the HTP backend",
+        )
+        return handle
+
+    def device(self, options: TargetOptions) -> ctypes.c_void_p:
+        """Create the device of ``options.soc_id``; the library derives the architecture.
+
+        Raises:
+            QnnError: a chip that this library does not know.
+        """
+        settings = abi.ctype("QnnHtpDevice_CustomConfig_t")()
+        settings.option = abi.enum("HtpDeviceOption")["SOC"]
+        settings.socModel = options.soc_id
+        configs, keep = config_list([custom("QnnDevice_Config_t", settings)], "QnnDevice_Config_t")
+        handle = ctypes.c_void_p()
+        self.call(
+            "deviceCreate",
+            self._logger,
+            configs,
+            ctypes.byref(handle),
+            what=f"the QNN library does not accept soc_id {options.soc_id}",
+        )
+        del keep
+        return handle
+
+    def context(
+        self, backend: ctypes.c_void_p, device: ctypes.c_void_p, options: TargetOptions
+    ) -> ctypes.c_void_p:
+        """Create a context; weight sharing is a property of the context."""
+        settings = abi.ctype("QnnHtpContext_CustomConfig_t")()
+        settings.option = abi.enum("HtpContextOption")["WEIGHT_SHARING_ENABLED"]
+        settings.weightSharingEnabled = options.weight_sharing
+        configs, keep = config_list(
+            [custom("QnnContext_Config_t", settings)], "QnnContext_Config_t"
+        )
+        handle = ctypes.c_void_p()
+        self.call(
+            "contextCreate",
+            backend,
+            device,
+            configs,
+            ctypes.byref(handle),
+            what="cannot create the QNN context",
+        )
+        del keep
+        return handle

@@ -1,0 +1,140 @@
+"""The process that loads Qualcomm's libraries: reads a request, writes a response.
+
+Started by `mnnqnn_tasks.qnn.run` alone.  Standard input holds the request (JSON); the
+response (JSON) and bulk buffers go to files whose descriptors the request names, so that
+nothing is left on disk whatever happens.  Everything printed goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.qnn.netjson import load
+from mnnqnn_tasks.qnn.options import TargetOptions
+
+Request = dict[str, Any]
+
+#: QNN's graph preparation recurses; threads take their stack size from the limit at exec.
+STACK_BYTES = 256 << 20
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _link(request: Request) -> object:
+    from mnnqnn_tasks.qnn.link import link
+
+    graphs = [load(Path(net)) for net in request["nets"]]
+    info = link(
+        graphs,
+        Path(request["blobs"]),
+        TargetOptions(**request["options"]),
+        Path(request["out_bin"]),
+        Path(request["lib_dir"]),
+    )
+    return info.to_json()
+
+
+def _validate(request: Request) -> object:
+    from mnnqnn_tasks.qnn.validate import validate
+
+    graphs = [load(Path(net)) for net in request["nets"]]
+    options = TargetOptions(**request["options"])
+    verdicts = validate(graphs, options, Path(request["lib_dir"]))
+    return [[asdict(verdict) for verdict in graph] for graph in verdicts]
+
+
+def _inspect(request: Request) -> object:
+    from mnnqnn_tasks.qnn.inspect import System
+
+    return System(Path(request["lib_dir"])).inspect(Path(request["binary"])).to_json()
+
+
+def _execute(request: Request) -> object:
+    """Buffers are at (offset, size) of the files ``inputs_fd`` and ``outputs_fd``."""
+    from mnnqnn_tasks.qnn.execute import Executor
+
+    executor = Executor(
+        load(Path(request["net"])),
+        Path(request["blobs"]),
+        TargetOptions(**request["options"]),
+        Path(request["lib_dir"]),
+    )
+    at, results = 0, []
+    with open(request["outputs_fd"], "wb", closefd=False) as stream:
+        for places in request["inputs"]:
+            buffers = {
+                name: os.pread(request["inputs_fd"], size, offset)
+                for name, (offset, size) in places.items()
+            }
+            placed = {}
+            for name, data in executor.run(buffers).items():
+                stream.write(data)
+                placed[name] = (at, len(data))
+                at += len(data)
+            results.append(placed)
+    return results
+
+
+def _identity(request: Request) -> object:
+    from mnnqnn_tasks.qnn.log import Log
+    from mnnqnn_tasks.qnn.session import Htp
+
+    return Htp(Path(request["lib_dir"]), Log()).build_id()
+
+
+ACTIONS: dict[str, Callable[[Request], object]] = {
+    "link": _link,
+    "validate": _validate,
+    "inspect": _inspect,
+    "execute": _execute,
+    "build_id": _identity,
+}
+
+
+def _raise_stack_limit() -> None:
+    """Start again with a larger stack where the limit allows; see `STACK_BYTES`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent is gone (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main() -> None:
+    """Serve one request and end the process without running library destructors."""
+    _raise_stack_limit()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, by SIGKILL
+    os.dup2(2, 1)
+    request: Request = json.loads(sys.stdin.read())
+    _die_with(request["parent"])
+    try:
+        response: dict[str, Any] = {"result": ACTIONS[request["action"]](request)}
+    except MnnqnnError as error:
+        fields = [error.what, error.where, error.why, error.todo, error.tail]
+        response = {"error": [type(error).__name__, *fields]}
+    with open(request["response_fd"], "w", encoding="utf-8") as stream:
+        json.dump(response, stream)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, Path] = {}
+        self._count = 0
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -25,14 +26,16 @@ class Store:
         return name in self._files
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Keep ``arrays``; a name that is there already is replaced.
+        """Keep ``arrays``; a name that is there already stands for the new one.
 
         Raises:
             DiskError: when the file system refuses.
         """
         for name, array in arrays.items():
-            # Names of tensors hold slashes and may be long: files are numbered.
-            path = self._files.get(name, self._folder / f"{len(self._files)}.npy")
+            # Names of tensors hold slashes and may be long: files are numbered.  A file
+            # that may be mapped is never written again.
+            self._count += 1
+            path = self._folder / f"{self._count}.npy"
             with disk_errors(path):
                 np.save(path, np.ascontiguousarray(array), allow_pickle=False)
             self._files[name] = path

@@ -1,1 +1,1 @@
-"""Which ops go to the NPU, subgraph boundaries, the rewritten host model."""
+"""Which ops go to the NPU, where the subgraphs end, and the rewritten host model."""

@@ -25,11 +25,13 @@ class Folded:
         ops: ops all of whose outputs are folded.
         values: per shape, tensor index -> values.
         fixed: tensors whose values are the same for every shape.
+        formats: layout of each folded tensor.
     """
 
     ops: frozenset[int]
     values: tuple[Mapping[int, NDArray[Any]], ...]
     fixed: frozenset[int]
+    formats: Mapping[int, str]
 
     def __contains__(self, tensor: object) -> bool:
         return tensor in self.values[0]
@@ -59,6 +61,7 @@ def fold(
     ops: set[int] = set()
     values: list[dict[int, NDArray[Any]]] = [{} for _ in facts]
     fixed: set[int] = set()
+    formats: dict[int, str] = {}
     for index in static_ops(view, needed):
         outputs = view.ops[index].outputs
         if not all(_small(shape[t]) for shape in facts for t in outputs):
@@ -70,10 +73,11 @@ def fold(
                 fact = shape[tensor]
                 assert fact is not None and fact.value is not None
                 into[tensor] = fact.value
+                formats[tensor] = fact.format
                 found.append(fact.value)
             if all(_equal(found[0], other) for other in found[1:]):
                 fixed.add(tensor)
-    return Folded(frozenset(ops), tuple(values), frozenset(fixed))
+    return Folded(frozenset(ops), tuple(values), frozenset(fixed), formats)
 
 
 def _small(fact: TensorFact | None) -> bool:

@@ -26,7 +26,7 @@ _OPTIONS = (
 _CHUNK_SIZES = (128,)
 
 #: Keys of config_qnn.json that say what the export made; another value would break it.
-_MADE_BY_EXPORT = ("llm_model", "llm_weight", "chunk_limits")
+_MADE_BY_EXPORT = ("llm_model", "llm_weight", "chunk_limits", "base_dir", "npu_model_dir")
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:

@@ -16,6 +16,7 @@ from mnnqnn_tasks.qnn.ir import Blob, Graph, Node, TensorParam
 from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.qnn.session import Htp, config_list, custom
 from mnnqnn_tasks.qnn.tensors import Keep, make_param_tensor, make_scalar, make_tensor
+from mnnqnn_tasks.qnn.times import measured
 
 
 @dataclass
@@ -193,12 +194,13 @@ def compose(
     _add_tensors(htp, composed, graph, blobs)
     _add_nodes(htp, composed, graph)
     htp.log.stage(f"finalize {graph.name}")
-    htp.call(
-        "graphFinalize",
-        composed.handle,
-        None,
-        None,
-        what="QNN cannot prepare the graph",
-        where=graph.name,
-    )
+    with measured("finalize", graph.name):
+        htp.call(
+            "graphFinalize",
+            composed.handle,
+            None,
+            None,
+            what="QNN cannot prepare the graph",
+            where=graph.name,
+        )
     return composed

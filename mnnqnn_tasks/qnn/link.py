@@ -15,6 +15,7 @@ from mnnqnn_tasks.qnn.ir import Graph, Tensor
 from mnnqnn_tasks.qnn.log import Log
 from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.qnn.session import Htp
+from mnnqnn_tasks.qnn.times import measured
 
 
 def link(
@@ -35,7 +36,8 @@ def link(
     for graph in graphs:
         compose(htp, context, graph, options, blobs)
     log.stage(f"serialize {out_bin.name}")
-    data = _serialize(htp, context, out_bin)
+    with measured("serialize", out_bin.name):
+        data = _serialize(htp, context, out_bin)
     log.stage(f"write {out_bin.name}")
     with atomic_writer(out_bin) as stream:
         stream.write(data)

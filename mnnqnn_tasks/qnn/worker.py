@@ -21,6 +21,7 @@ from typing import Any
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.qnn.netjson import load
 from mnnqnn_tasks.qnn.options import TargetOptions
+from mnnqnn_tasks.qnn.times import measured
 
 Request = dict[str, Any]
 
@@ -33,14 +34,16 @@ _PR_SET_PDEATHSIG = 1
 def _link(request: Request) -> object:
     from mnnqnn_tasks.qnn.link import link
 
-    graphs = [load(Path(net)) for net in request["nets"]]
-    info = link(
-        graphs,
-        Path(request["blobs"]),
-        TargetOptions(**request["options"]),
-        Path(request["out_bin"]),
-        Path(request["lib_dir"]),
-    )
+    out_bin = Path(request["out_bin"])
+    with measured("link", out_bin.name):
+        graphs = [load(Path(net)) for net in request["nets"]]
+        info = link(
+            graphs,
+            Path(request["blobs"]),
+            TargetOptions(**request["options"]),
+            out_bin,
+            Path(request["lib_dir"]),
+        )
     return info.to_json()
 
 

@@ -46,6 +46,23 @@ class Run:
     output: str
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call into the QNN library that a link noted down (``mnnqnn_tasks/qnn/times.py``).
+
+    Attributes:
+        call: ``finalize``, ``serialize``, or ``link`` for the whole of it.
+        cpu: CPU seconds.
+        begin, end: seconds since the epoch.
+    """
+
+    call: str
+    name: str
+    cpu: float
+    begin: float
+    end: float
+
+
 @dataclass
 class Project:
     """A folder with a ``dodo.py`` and one pipeline, removed at the end."""
@@ -77,6 +94,12 @@ class Project:
         folder.mkdir(exist_ok=True)
         (folder / "bench.yaml").write_text(json.dumps(pipeline, indent=1), "utf-8")
 
+    def times(self) -> list[Call]:
+        """The calls into the QNN library of all runs so far, in order."""
+        path = self.root / "times.jsonl"
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return [Call(**json.loads(line)) for line in lines]
+
     def start(self, *args: str, cores: int = 2) -> subprocess.Popen[bytes]:
         """Start ``doit`` in a process group of its own, output to ``doit.log``."""
         with open(self.root / "doit.log", "wb") as log:
@@ -87,6 +110,7 @@ class Project:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, "MNNQNN_TIMES": str(self.root / "times.jsonl")},
             )
 
     def doit(self, *args: str, cores: int = 2) -> Run:

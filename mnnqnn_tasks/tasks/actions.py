@@ -1,0 +1,77 @@
+"""Runs a stage as a doit action, and turns what goes wrong into doit's words."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from doit.exceptions import TaskError, TaskFailed
+
+from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks.fresh import stamp
+
+#: Set this variable to see Python's traceback of an unexpected error.
+DEBUG_VAR = "MNNQNN_DEBUG"
+
+_NATIVE = "mnnqnn_tasks.toolchain.native"
+
+
+def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
+    """Call the function ``stage`` of the toolchain.
+
+    It returns the files that it made, or a pair of these and values to remember.
+
+    Returns:
+        The values for doit to store, or doit's failure object.
+    """
+    try:
+        made, values = getattr(importlib.import_module(_NATIVE), stage)(**arguments)
+        job = session.current().job_of(task_name)
+        assert job is not None
+        return {"made": {job.path_names.shorten(p): stamp(p) for p in sorted(made)}, **values}
+    except MnnqnnError as error:
+        return TaskFailed(str(error))
+    except MemoryError:
+        return TaskFailed(
+            f"{task_name}: not enough memory\n  to do: run with fewer processes, -n 1"
+        )
+    except Exception as error:
+        return TaskError(internal_error(task_name, error))
+
+
+def internal_error(where: str, error: BaseException) -> str:
+    """The message for an error that nobody foresaw."""
+    text = (
+        f"{where}: internal error, please report it: {type(error).__name__}: {error}\n"
+        f"  to do: run again with {DEBUG_VAR}=1 to see where it comes from"
+    )
+    if os.environ.get(DEBUG_VAR):
+        text += "\n" + "".join(traceback.format_exception(error))
+    return text
+
+
+def remove(paths: list[str], dryrun: bool) -> None:
+    """A clean action: delete files and whole folders that a task made."""
+    for path in paths:
+        if not os.path.lexists(path):
+            continue
+        print(f"removing '{path}'")
+        if dryrun:
+            continue
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.remove(path)
+            _remove_empty(os.path.dirname(path))
+
+
+def _remove_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return

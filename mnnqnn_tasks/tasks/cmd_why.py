@@ -1,0 +1,36 @@
+"""command doit why - say what a run would do, and why"""
+
+from __future__ import annotations
+
+from doit.cmd_base import DoitCmdBase, tasks_and_deps_iter
+
+from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks.fresh import explain
+
+
+class Why(DoitCmdBase):  # type: ignore[misc]
+    """Prints the tasks that are not fresh; runs nothing."""
+
+    doc_purpose = "say which tasks would run, and why"
+    doc_usage = "[TASK ...]"
+    doc_description = (
+        "Looks at what is on the disk now. Tasks that only follow from these are not listed: "
+        "whether they run depends on what the listed ones make."
+    )
+
+    def _execute(self, pos_args: list[str]) -> int:
+        tasks = {task.name: task for task in self.task_list}
+        selected = self.sel_tasks or list(tasks)
+        stale = 0
+        for task in tasks_and_deps_iter(tasks, selected):
+            if session.current().is_group(task.name) or not task.actions:
+                continue
+            status = self.dep_manager.get_status(task, tasks)
+            if status.status == "up-to-date":
+                continue
+            stale += 1
+            reason = status.get_error_message() or explain(task)
+            self.outstream.write(f"{task.name}: {reason}\n")
+        if not stale:
+            self.outstream.write("nothing would run\n")
+        return 0

@@ -1,0 +1,290 @@
+"""The tasks of a model: one function per stage, in the order of the stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from doit.task import Task
+
+from mnnqnn_tasks.errors import ModelFileError
+from mnnqnn_tasks.spec.pipeline import Target
+from mnnqnn_tasks.tasks import checks, session
+from mnnqnn_tasks.tasks.actions import remove, run_stage
+from mnnqnn_tasks.tasks.fresh import Check, Fresh
+from mnnqnn_tasks.tasks.keys import mnn_version, qnn_identity, stage_key
+from mnnqnn_tasks.tasks.plan import Plan
+from mnnqnn_tasks.tasks.session import Job
+
+
+def group(name: str, members: Iterable[str], doc: str, part_of: str | None = None) -> Task:
+    """A task that only holds others together; always fresh by itself."""
+    session.current().groups.add(name)
+    return Task(
+        name,
+        None,
+        task_dep=list(members),
+        uptodate=[True],
+        doc=doc,
+        has_subtask=True,
+        subtask_of=part_of,
+    )
+
+
+def _stage(
+    job: Job,
+    name: str,
+    stage: str,
+    arguments: Mapping[str, Any],
+    *,
+    doc: str,
+    deps: Iterable[str],
+    targets: Iterable[str],
+    key: Mapping[str, object],
+    clean: Iterable[str] = (),
+    task_dep: Iterable[str] = (),
+    checks: tuple[Check, ...] = (),
+) -> Task:
+    made = list(targets)
+    return Task(
+        name,
+        [(run_stage, [name, stage, dict(arguments)])],
+        file_dep=list(deps),
+        targets=made,
+        task_dep=list(task_dep),
+        uptodate=[Fresh(key, job.path_names, checks)],
+        clean=[(remove, [[*made, *clean]])],
+        doc=doc,
+        subtask_of=name.partition(":")[0],
+    )
+
+
+def static_tasks(job: Job) -> Iterator[Task]:
+    """The tasks that exist whatever the model is cut into."""
+    yield model_task(job)
+    yield from io_tasks(job)
+    yield from validate_tasks(job)
+    yield partition_task(job)
+
+
+def planned_tasks(job: Job, plan: Plan) -> Iterator[Task]:
+    """The tasks that follow from the cut."""
+    translate = [translate_task(job, graph) for graph in plan.by_size()]
+    yield from translate
+    yield group(f"translate:{job.name}", [t.name for t in translate], f"all graphs of {job.name}")
+    for target in job.model.targets:
+        link = [link_task(job, target, name, plan) for name in plan.binaries_by_size()]
+        yield from link
+        yield group(
+            f"link:{job.name}:{target.name}",
+            [t.name for t in link],
+            f"all binaries of {job.name} for {target.name}",
+        )
+        yield bundle_task(job, target, plan)
+
+
+def model_task(job: Job) -> Task:
+    """Digest the model folder; the only task that depends on where it is."""
+    from mnnqnn_tasks.mnn.folder import open_folder
+
+    folder = str(job.model.path)
+    try:
+        deps = [os.path.join(folder, name) for name in open_folder(folder).files]
+    except ModelFileError:
+        deps = []  # the action meets the same trouble, and then it is this model's alone
+    return _stage(
+        job,
+        f"model:{job.name}",
+        "index",
+        {"folder": folder, "out": job.layout.model_json},
+        doc=f"digest the files of {job.name}",
+        deps=deps,
+        targets=[job.layout.model_json],
+        key=stage_key("model"),
+        clean=[job.layout.blobs, job.layout.build],
+        checks=(checks.model_unchanged(job, deps),),
+    )
+
+
+def io_tasks(job: Job) -> Iterator[Task]:
+    """Input and output samples of every shape."""
+    folder = str(job.model.path)
+    for shape in job.model.shapes:
+        sample, result = job.layout.io(shape, "input"), job.layout.io(shape, "output")
+        key = stage_key("io", **{"MNN wheel": mnn_version()})
+        yield _stage(
+            job,
+            f"io:{job.name}:{shape}:input",
+            "io_input",
+            {"folder": folder, "shape": shape, "out": sample},
+            doc=f"sample inputs of {job.name} for {shape} tokens",
+            deps=[job.layout.model_json],
+            targets=[sample],
+            key=key,
+        )
+        yield _stage(
+            job,
+            f"io:{job.name}:{shape}:output",
+            "io_output",
+            {"folder": folder, "index": job.layout.model_json, "sample": sample, "out": result},
+            doc=f"what {job.name} computes on the CPU for {shape} tokens",
+            deps=[job.layout.model_json, sample],
+            targets=[result],
+            key=key,
+        )
+
+
+def validate_tasks(job: Job) -> Iterator[Task]:
+    """Ask QNN for every target which ops it refuses, and put the answers together."""
+    shapes = list(job.model.shapes)
+    for target in job.model.targets:
+        out = job.layout.validation(target.name)
+        yield _stage(
+            job,
+            f"validate:{job.name}:{target.name}",
+            "validate",
+            {
+                "folder": str(job.model.path),
+                "index": job.layout.model_json,
+                "inputs": samples(job),
+                "target": options(target),
+                "out": out,
+            },
+            doc=f"ops of {job.name} that QNN refuses for {target.name}",
+            deps=[job.layout.model_json, *samples(job).values()],
+            targets=[out],
+            key=stage_key("validate", shapes=shapes, **linked_for(target)),
+        )
+    answers = [job.layout.validation(target.name) for target in job.model.targets]
+    yield _stage(
+        job,
+        f"validate:{job.name}",
+        "refused",
+        {"answers": answers, "out": job.layout.refused_json},
+        doc=f"ops of {job.name} that QNN refuses for any target",
+        deps=answers,
+        targets=[job.layout.refused_json],
+        key=stage_key("refused"),
+    )
+
+
+def partition_task(job: Job) -> Task:
+    """Cut the model into host and NPU pieces."""
+    layout, shapes = job.layout, list(job.model.shapes)
+    return _stage(
+        job,
+        f"partition:{job.name}",
+        "partition",
+        {
+            "folder": str(job.model.path),
+            "index": layout.model_json,
+            "refused": layout.refused_json,
+            "inputs": samples(job),
+            "out": layout.build,
+        },
+        doc=f"cut {job.name} into pieces for the CPU and the NPU",
+        deps=[layout.model_json, layout.refused_json, *samples(job).values()],
+        targets=[layout.plan_json, layout.postreat_json, layout.host_model, layout.sources_json],
+        key=stage_key("partition", shapes=shapes),
+        clean=[os.path.dirname(layout.subgraph(""))],
+    )
+
+
+def translate_task(job: Job, graph: str) -> Task:
+    """Translate one graph to QNN."""
+    layout = job.layout
+    return _stage(
+        job,
+        f"translate:{job.name}:{graph}",
+        "translate",
+        {
+            "folder": str(job.model.path),
+            "subgraph": layout.subgraph(graph),
+            "sources": layout.sources_json,
+            "blobs": layout.blobs,
+            "out": layout.graph(graph),
+        },
+        doc=f"translate {graph} of {job.name} to QNN",
+        deps=[layout.subgraph(graph)],
+        targets=[layout.net(graph), layout.cpp(graph)],
+        task_dep=[f"partition:{job.name}"],
+        key=stage_key("translate"),
+        clean=[layout.graph(graph)],
+        checks=(checks.blobs_present(job),),
+    )
+
+
+def link_task(job: Job, target: Target, name: str, plan: Plan) -> Task:
+    """Make one context binary: the graphs of one piece at all shapes."""
+    layout, graphs = job.layout, list(plan.binaries[name])
+    return _stage(
+        job,
+        f"link:{job.name}:{target.name}:{name}",
+        "link",
+        {
+            "nets": [layout.net(graph) for graph in graphs],
+            "blobs": layout.blobs,
+            "target": options(target),
+            "out": layout.binary(target.name, name),
+            "report": layout.report(target.name, name),
+        },
+        doc=f"link {name} of {job.name} for {target.name}",
+        deps=[layout.net(graph) for graph in graphs],
+        targets=[layout.binary(target.name, name), layout.report(target.name, name)],
+        task_dep=[f"translate:{job.name}:{graph}" for graph in graphs],
+        key=stage_key("link", graphs=graphs, **linked_for(target)),
+    )
+
+
+def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
+    """Put the folder together that goes to the device."""
+    layout, names = job.layout, list(plan.binaries)
+    binaries = [layout.binary(target.name, name) for name in names]
+    chunks, runtime = list(job.model.chunk_sizes), dict(job.pipeline.runtime)
+    out = layout.bundle(target.name)
+    return _stage(
+        job,
+        f"bundle:{job.name}:{target.name}",
+        "bundle",
+        {
+            "folder": str(job.model.path),
+            "index": layout.model_json,
+            "host_model": layout.host_model,
+            "binaries": binaries,
+            "chunk_sizes": chunks,
+            "runtime": runtime,
+            "target": options(target),
+            "out": out,
+        },
+        doc=f"the bundle of {job.name} for {target.name}",
+        deps=[layout.model_json, layout.host_model, *binaries],
+        targets=[os.path.join(out, "config_qnn.json")],
+        task_dep=[f"link:{job.name}:{target.name}:{name}" for name in names],
+        key=stage_key(
+            "bundle",
+            chunk_sizes=chunks,
+            runtime=runtime,
+            binaries=names,
+            target=target.name,
+            **linked_for(target),
+        ),
+        clean=[out],
+        checks=(checks.nothing_extra(job, out),),
+    )
+
+
+def samples(job: Job) -> dict[str, str]:
+    """The sample inputs by sequence length, decode first; names as JSON has them."""
+    return {str(shape): job.layout.io(shape, "input") for shape in job.model.shapes}
+
+
+def options(target: Target) -> dict[str, Any]:
+    """A target as JSON values; ``where`` is for messages only."""
+    return {key: value for key, value in asdict(target).items() if key != "where"}
+
+
+def linked_for(target: Target) -> dict[str, object]:
+    """The part of a key that says for which chip, with which library."""
+    return {**target.identity(), "QNN library": qnn_identity()}

@@ -1,0 +1,130 @@
+"""The task database: a journal that survives a kill.
+
+doit's own backends write everything when the run ends, so a killed run forgets all that
+it did, and a kill while they write leaves a file that ends the next run in a traceback.
+Here every finished task is appended as one line of JSON the moment it is done: a torn
+last line is a task that was not done, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from mnnqnn_tasks.files import disk_errors, write_text
+
+Record = dict[str, Any]
+
+#: Dead lines are dropped once there are this many more of them than live ones.
+_SLACK = 64
+
+
+class Journal:
+    """Task records in a file of JSON lines, ``["task", {...}]`` or ``["task", null]``.
+
+    Reading happens on first use, so that a run first takes the lock and then reads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records: dict[str, Record] | None = None
+        self._lines = 0
+        self._torn = False
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """The records by task name."""
+        if self._records is None:
+            self._records = self._load()
+        return self._records
+
+    def _load(self) -> dict[str, Record]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            _warn(self.path, error.strerror or str(error))
+            return {}
+        records: dict[str, Record] = {}
+        lines = data.split(b"\n")
+        self._torn = lines[-1] != b""  # a kill in the middle of an append
+        damaged = 0
+        for line in lines[:-1]:
+            try:
+                name, record = json.loads(line)
+                if record is None:
+                    records.pop(name, None)
+                elif isinstance(name, str) and isinstance(record, dict):
+                    records[name] = record
+                else:
+                    damaged += 1
+            except (ValueError, TypeError, RecursionError):
+                damaged += 1
+        self._lines = len(lines)
+        if damaged:
+            _warn(self.path, f"{damaged} damaged lines")
+        return records
+
+    def save(self, name: str) -> None:
+        """Append the record of the task ``name`` as it is now.
+
+        Raises:
+            DiskError: when the file cannot be written.
+        """
+        line = json.dumps([name, self.records.get(name)], ensure_ascii=False) + "\n"
+        if self._torn:
+            line = "\n" + line
+            self._torn = False
+        self._lines += 1
+        with disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                # One write: a kill leaves the whole line or a torn last one.
+                os.write(fd, line.encode("utf-8", "surrogateescape"))
+            finally:
+                os.close(fd)
+
+    def compact(self) -> None:
+        """Rewrite the file without dead lines when there are many of them."""
+        if self._records is None or self._lines <= 2 * len(self._records) + _SLACK:
+            return
+        lines = [json.dumps([n, r], ensure_ascii=False) for n, r in self._records.items()]
+        write_text(self.path, "".join(line + "\n" for line in lines))
+        self._lines = len(lines)
+
+
+def _warn(path: Path, why: str) -> None:
+    sys.stderr.write(f"WARNING: {path}: {why}; the tasks it described run again\n")
+
+
+class PathNames:
+    """Names for paths that do not change when a folder is moved or spelled differently.
+
+    ``folders`` maps a name such as ``@build`` to a folder as this run spells it; a
+    folder's files are then called ``@build/...`` in the journal.
+    """
+
+    def __init__(self, folders: dict[str, str]) -> None:
+        # The longest folder first: a build folder may lie inside a model folder.
+        pairs = sorted(folders.items(), key=lambda item: -len(item[1]))
+        self._out = [(folder + os.sep, name + "/") for name, folder in pairs]
+        self._back = [(name, folder) for folder, name in self._out]
+
+    def shorten(self, path: str) -> str:
+        """The name to store for ``path``."""
+        for folder, name in self._out:
+            if path.startswith(folder):
+                return name + path[len(folder) :]
+        return path
+
+    def expand(self, name: str) -> str:
+        """The path that `shorten` made ``name`` from, as this run spells it."""
+        for prefix, folder in self._back:
+            if name.startswith(prefix):
+                return folder + name[len(prefix) :]
+        return name

@@ -1,0 +1,104 @@
+"""Where the files of a model lie in the build and the dist folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one model; ``build`` and ``dist`` are its folders in the two trees."""
+
+    build: str
+    dist: str
+
+    def _in(self, *parts: str) -> str:
+        return os.path.join(self.build, *parts)
+
+    @property
+    def model_json(self) -> str:
+        """Digests of the model's files and weight ranges."""
+        return self._in("model.json")
+
+    @property
+    def refused_json(self) -> str:
+        """What QNN refuses for any of the model's targets."""
+        return self._in("refused.json")
+
+    @property
+    def plan_json(self) -> str:
+        """The cut: which graphs there are."""
+        return self._in("plan.json")
+
+    @property
+    def postreat_json(self) -> str:
+        """The merges, as MNN's tools write them."""
+        return self._in("npu_postreat.json")
+
+    @property
+    def host_model(self) -> str:
+        """The model with Plugin ops."""
+        return self._in("qnn", "llm.mnn")
+
+    @property
+    def sources_json(self) -> str:
+        """Where the bytes behind a digest lie."""
+        return self._in("sources.json")
+
+    @property
+    def blobs(self) -> str:
+        """The content store of static tensors."""
+        return self._in("blobs")
+
+    def io(self, shape: int, kind: str) -> str:
+        """``input`` or ``output`` sample of a sequence length."""
+        return self._in("testdir", str(shape), f"{kind}.mnn")
+
+    def validation(self, target: str) -> str:
+        """What QNN refuses for ``target``."""
+        return self._in("validate", f"{target}.json")
+
+    def subgraph(self, graph: str) -> str:
+        """The description of a graph to translate."""
+        return self._in("subgraphs", f"{graph}.json")
+
+    def graph(self, graph: str) -> str:
+        """The folder of a translated graph."""
+        return self._in("qnn", graph)
+
+    def net(self, graph: str) -> str:
+        """A translated graph in the exact form."""
+        return self._in("qnn", graph, f"{graph}_net.json")
+
+    def cpp(self, graph: str) -> str:
+        """A translated graph as C++ source."""
+        return self._in("qnn", graph, f"{graph}.cpp")
+
+    def binary(self, target: str, name: str) -> str:
+        """A context binary; beside it lies its read-back report."""
+        return self._in("targets", target, f"{name}.bin")
+
+    def report(self, target: str, name: str) -> str:
+        """The read-back report of a context binary."""
+        return self._in("targets", target, f"{name}.json")
+
+    def bundle(self, target: str) -> str:
+        """The bundle's folder."""
+        return os.path.join(self.dist, target)
+
+
+def graph_name(piece: int, shape: int) -> str:
+    """Name of the graph of piece ``piece`` at shape index ``shape`` (0 is decode)."""
+    return f"graph{piece}" if shape == 0 else f"graph{shape}_{piece}"
+
+
+def files_under(folders: Iterable[str]) -> set[str]:
+    """Every file under ``folders``, as joined paths."""
+    return {
+        os.path.join(parent, name)
+        for folder in folders
+        for parent, _, names in os.walk(folder)
+        for name in names
+    }

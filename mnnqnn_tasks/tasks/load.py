@@ -1,0 +1,229 @@
+"""Makes a dodo file's content: configuration and tasks of every pipeline."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import doit
+from doit import doit_cmd
+from doit.exceptions import InvalidCommand, InvalidDodoFile, InvalidTask
+from doit.task import DelayedLoader, Task
+
+from mnnqnn_tasks.errors import MnnqnnError, PipelineError
+from mnnqnn_tasks.spec.check import nearest
+from mnnqnn_tasks.spec.load import check_together, load_pipeline
+from mnnqnn_tasks.tasks import graph, names, run, session
+from mnnqnn_tasks.tasks.fresh import ContentChecker
+from mnnqnn_tasks.tasks.plan import read_plan
+from mnnqnn_tasks.tasks.reporter import Reporter
+from mnnqnn_tasks.tasks.session import Job
+
+#: Where a dodo file keeps its pipelines, and what else may be set on the command line.
+PIPELINES = "pipelines"
+VARIABLES = ("pipeline", "why")
+
+
+def load() -> dict[str, Any]:
+    """What a ``dodo.py`` needs in its namespace.
+
+    Raises:
+        InvalidDodoFile: when a pipeline is wrong; doit prints its message.
+    """
+    here = session.reset()
+    try:
+        pipelines = [load_pipeline(path) for path in pipeline_files()]
+        check_together(pipelines)
+        for pipeline in pipelines:
+            for warning in pipeline.warnings:
+                sys.stderr.write(f"WARNING: {warning}\n")
+            here.add(pipeline)
+    except MnnqnnError as error:
+        raise InvalidDodoFile(str(error)) from None
+    return {
+        "DOIT_CONFIG": {
+            "backend": "mnnqnn",
+            "dep_file": ".doit.jsonl",
+            "check_file_uptodate": ContentChecker,
+            "reporter": Reporter,
+            "default_tasks": ["export_qnn"],
+            "continue": True,
+            "num_process": len(os.sched_getaffinity(0)),
+            "minversion": "0.37.0",
+        },
+        "task_mnnqnn": task_mnnqnn,
+    }
+
+
+def pipeline_files() -> list[Path]:
+    """The pipelines to load: ``pipeline=FILE``, else all of ``pipelines/``.
+
+    Raises:
+        PipelineError: when there are none, or the command line has an unknown variable
+            that looks like one of ours.
+    """
+    for given in doit_cmd._CMDLINE_VARS or ():
+        near = nearest(given, VARIABLES)
+        if given not in VARIABLES and near:
+            raise PipelineError(f"there is no setting {given!r}", todo=f"did you mean {near}=...?")
+    chosen = doit.get_var("pipeline")
+    if chosen is not None:
+        return [Path(doit.get_initial_workdir() or ".") / chosen]
+    folder = Path(PIPELINES)
+    files = sorted(p for p in folder.glob("*") if p.suffix in (".yaml", ".yml"))
+    if not files:
+        raise PipelineError(
+            "there is no pipeline",
+            where=str(folder.absolute()),
+            why="it holds no .yaml file" if folder.is_dir() else "there is no such folder",
+            todo="put a pipeline there, or name one with pipeline=FILE",
+        )
+    return files
+
+
+def task_mnnqnn() -> Iterator[Task]:
+    """Export MNN LLMs to Qualcomm NPUs."""
+    command = names.loading_command()
+    try:
+        executes = run.begin(command)
+        tasks = list(_all_tasks(executes, _typed(command)))
+    except MnnqnnError as error:
+        raise InvalidTask(str(error)) from None
+    if command is not None:
+        known = {task.name for task in tasks} | {t for task in tasks for t in task.targets}
+        others = _other_creators(command) | {"_regex_target"}
+        names.check_names(_typed(command), known, others - {"_regex_target"})
+    yield from tasks
+
+
+def _typed(command: Any) -> list[str]:
+    """The task names on the command line."""
+    return [n for n in (command.sel_tasks or []) if not n.startswith("-")] if command else []
+
+
+def _other_creators(command: Any) -> set[str]:
+    space = getattr(command.loader, "namespace", None) or {}
+    ours = {"task_mnnqnn"}
+    named = {n.removeprefix("task_") for n in space if n.startswith("task_") and n not in ours}
+    return named | {n for n, v in space.items() if hasattr(v, "create_doit_tasks")}
+
+
+def _all_tasks(executes: bool, typed: list[str]) -> Iterator[Task]:
+    here = session.current()
+    by_stage: dict[str, list[str]] = {stage: [] for stage in session.STAGES}
+    for job in here.jobs.values():
+        made = list(graph.static_tasks(job))
+        made += _later(job, typed) if executes else _planned(job)
+        made += _exports(job)
+        for task in made:
+            by_stage[task.name.split(":")[0]].append(task.name)
+        yield from made
+    for stage, members in by_stage.items():
+        yield graph.group(stage, members, _GROUP_DOC[stage])
+
+
+_GROUP_DOC = {
+    "model": "digest the model folders",
+    "io": "IO samples of all models",
+    "validate": "ops that QNN refuses",
+    "partition": "cut all models",
+    "translate": "translate all graphs",
+    "link": "link all binaries",
+    "bundle": "all bundles",
+    "export_qnn": "export every model for every target",
+}
+
+
+def _exports(job: Job) -> Iterator[Task]:
+    samples = [
+        f"io:{job.name}:{shape}:{kind}"
+        for shape in job.model.shapes
+        for kind in ("input", "output")
+    ]
+    parts = []
+    for target in job.model.targets:
+        name = f"export_qnn:{job.name}:{target.name}"
+        parts.append(name)
+        members = [f"bundle:{job.name}:{target.name}", *samples]
+        yield graph.group(name, members, f"export {job.name} for {target.name}", "export_qnn")
+    yield graph.group(
+        f"export_qnn:{job.name}", parts, f"export {job.name} for its targets", "export_qnn"
+    )
+
+
+def _planned(job: Job) -> list[Task]:
+    """The tasks of the last cut, for commands that only look; none without one."""
+    plan = read_plan(job.layout)
+    if plan is None:
+        return list(_placeholders(job, ()))
+    return list(graph.planned_tasks(job, plan))
+
+
+def _later(job: Job, typed: list[str]) -> list[Task]:
+    """Placeholders of the tasks that this run's cut will make, under the names known now."""
+    wanted = [n for n in typed if session.current().job_of(n) is job and _is_planned(n)]
+    for name in wanted:
+        _check_target(job, name)
+    return list(_placeholders(job, wanted))
+
+
+def _is_planned(name: str) -> bool:
+    return name.split(":")[0] in names.PLANNED
+
+
+def _check_target(job: Job, name: str) -> None:
+    stage, _, *rest = name.split(":")
+    targets = [target.name for target in job.model.targets]
+    if stage != "translate" and rest and rest[0] not in targets and "*" not in name:
+        known = [":".join((stage, job.name, t, *rest[1:])) for t in targets]
+        raise names.unknown(name, known)
+
+
+def _placeholders(job: Job, wanted: list[str] | tuple[str, ...]) -> Iterator[Task]:
+    certain = [f"translate:{job.name}"]
+    for target in job.model.targets:
+        certain += [f"link:{job.name}:{target.name}", f"bundle:{job.name}:{target.name}"]
+    loader = DelayedLoader(
+        functools.partial(_after_partition, job, tuple(wanted)), executed=f"partition:{job.name}"
+    )
+    for name in dict.fromkeys((*certain, *wanted)):
+        yield Task(name, None, loader=loader, doc="known when the model is cut")
+
+
+def _after_partition(job: Job, wanted: tuple[str, ...]) -> Iterator[Task]:
+    """The tasks of a fresh cut; doit calls this in the middle of a run."""
+    if f"partition:{job.name}" in session.current().failed:
+        return
+    made: list[Task] = []
+    try:
+        plan = read_plan(job.layout)
+        made = list(graph.planned_tasks(job, plan)) if plan else []
+    except MnnqnnError as error:
+        yield from (_failing(name, str(error)) for name in (*wanted, *_bundles(job)))
+        return
+    yield from made
+    known = [task.name for task in made]
+    for name in wanted:
+        if name not in known:
+            yield _failing(name, str(names.unknown(name, known)))
+
+
+def _bundles(job: Job) -> list[str]:
+    return [f"bundle:{job.name}:{target.name}" for target in job.model.targets]
+
+
+def _failing(name: str, message: str) -> Task:
+    return Task(name, [(_fail, [message])])
+
+
+def _fail(message: str) -> Any:
+    from doit.exceptions import TaskFailed
+
+    return TaskFailed(message)
+
+
+__all__ = ["InvalidCommand", "load"]

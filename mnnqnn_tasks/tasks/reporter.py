@@ -1,0 +1,118 @@
+"""Says what a run does: a line per task that ran, a summary, errors last."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TextIO
+
+from doit.exceptions import BaseFail, InvalidTask, UnmetDependency
+from doit.task import Task
+
+from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.tasks import run, session
+from mnnqnn_tasks.tasks.fresh import explain
+
+
+class Reporter:
+    """doit's reporter interface (see doit's ``ConsoleReporter``)."""
+
+    desc = "a line per executed task with its time, a summary, errors last"
+
+    def __init__(self, outstream: TextIO, options: Any = None) -> None:
+        self._out = outstream
+        self._started: dict[str, float] = {}
+        self._ran = 0
+        self._fresh = 0
+        self._failures: list[tuple[str, str]] = []
+        self._waiting: list[str] = []
+        self._errors: list[str] = []
+        self._begin = time.monotonic()
+        self._why = run.wants_reasons()
+
+    def initialize(self, tasks: dict[str, Task], selected: list[str]) -> None:
+        """The run begins."""
+
+    def get_status(self, task: Task) -> None:
+        """doit is about to ask whether the task is fresh."""
+
+    def execute_task(self, task: Task) -> None:
+        """The task starts."""
+        self._started[task.name] = time.monotonic()
+
+    def add_success(self, task: Task) -> None:
+        """The task ended well."""
+        started = self._started.pop(task.name, None)
+        if session.current().is_group(task.name) or started is None:
+            return
+        self._ran += 1
+        line = f"{task.name}  {time.monotonic() - started:.1f} s"
+        if self._why:
+            line += f"  because {explain(task)}"
+        self._write(line)
+
+    def add_failure(self, task: Task, fail: BaseFail) -> None:
+        """The task failed, or waits for one that did."""
+        self._started.pop(task.name, None)
+        session.current().failed.add(task.name)
+        if isinstance(fail, UnmetDependency):
+            if not session.current().is_group(task.name):
+                self._waiting.append(task.name)
+        else:
+            self._failures.append((task.name, fail.message))
+            self._write(f"{task.name}  failed")
+
+    def skip_uptodate(self, task: Task) -> None:
+        """Nothing to do for the task."""
+        if not session.current().is_group(task.name):
+            self._fresh += 1
+
+    def skip_ignore(self, task: Task) -> None:
+        """The user told doit to ignore the task."""
+        self._write(f"{task.name}  ignored")
+
+    def cleanup_error(self, exception: BaseFail) -> None:
+        """A teardown failed."""
+        self._errors.append(exception.get_msg())
+
+    def runtime_error(self, msg: str) -> None:
+        """doit itself gives up."""
+        running = [name for name in self._started if not session.current().is_group(name)]
+        where = f"{', '.join(running)}: " if running else ""
+        self._errors.append(where + msg)
+        self._failures.extend((name, "") for name in running)
+
+    def teardown_task(self, task: Task) -> None:
+        """A teardown starts."""
+
+    def complete_run(self) -> None:
+        """The run is over; doit has closed its database.
+
+        Raises:
+            InvalidTask: when a model changed while the run was using it.
+        """
+        changed: MnnqnnError | None = None
+        if self._ran and not run.interrupted():
+            changed = run.changed_models()
+        for name, message in self._failures:
+            if message:
+                self._write(f"\n{name} failed\n{message}")
+        for message in self._errors:
+            self._write(f"\n{message}")
+        self._write(self._summary())
+        run.finish(clean=not run.interrupted() and not self._errors)
+        if changed is not None:
+            raise InvalidTask(str(changed))
+
+    def _summary(self) -> str:
+        parts = [f"{self._ran} run", f"{self._fresh} up to date"]
+        if self._failures:
+            parts.append(f"{len(self._failures)} failed")
+        if self._waiting:
+            parts.append(f"{len(self._waiting)} not run because of that")
+        if run.interrupted():
+            parts.append("interrupted")
+        return f"{', '.join(parts)}; {time.monotonic() - self._begin:.1f} s"
+
+    def _write(self, line: str) -> None:
+        self._out.write(line + "\n")
+        self._out.flush()

@@ -1,0 +1,92 @@
+"""The frame of a run: locks taken before anything is read, models compared at the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from mnnqnn_tasks.errors import MnnqnnError, StaleInputError
+from mnnqnn_tasks.tasks import session, signals
+from mnnqnn_tasks.tasks.checks import model_unchanged
+from mnnqnn_tasks.tasks.lock import sweep
+
+#: Commands that neither make nor forget anything.
+_READ_ONLY = frozenset({"list", "info", "help", "dumpdb", "why", "tabcompletion"})
+
+
+def begin(command: Any) -> bool:
+    """Prepare for ``command``.
+
+    Returns:
+        Whether it executes tasks.
+
+    Raises:
+        BusyError: when another run uses a build folder.
+        DiskError: when a build folder cannot be written.
+    """
+    executes = command is None or bool(command.execute_tasks)
+    if command is not None and command.get_name() in _READ_ONLY:
+        return executes
+    here = session.current()
+    for place in here.places.values():
+        if place.lock.acquire():
+            for folder in {place.build_dir, *_dist_folders(place.build_dir)}:
+                sweep(folder)
+    atexit.register(finish, clean=not executes, only=os.getpid())
+    if executes:
+        here.running = True
+        signals.install()
+    return executes
+
+
+def _dist_folders(build_dir: Path) -> set[Path]:
+    jobs = session.current().jobs.values()
+    return {Path(j.layout.dist) for j in jobs if j.pipeline.build_dir == build_dir}
+
+
+def finish(*, clean: bool, only: int | None = None) -> None:
+    """Give the locks back.
+
+    Args:
+        clean: the run ended by itself, so there is nothing to sweep.
+        only: do nothing in another process than this one.
+    """
+    if only in (None, os.getpid()):
+        for place in session.current().places.values():
+            place.lock.release(clean=clean)
+
+
+def interrupted() -> bool:
+    """Whether the run is on its way out because of a signal or an error in doit."""
+    return sys.exc_info()[0] is not None
+
+
+def wants_reasons() -> bool:
+    """Whether the user asked with ``why=1`` for the reason of every task."""
+    from doit import get_var
+
+    return get_var("why", "0") not in ("0", "", "no", "false")
+
+
+def changed_models() -> MnnqnnError | None:
+    """The error for a model whose files are not those that this run digested."""
+    for job in session.current().jobs.values():
+        record = job.place.journal.records.get(f"model:{job.name}", {})
+        values = record.get("_values_:", {})
+        folder = str(job.model.path)
+        files = [os.path.join(folder, name) for name in values.get("files", {})]
+        try:
+            reason = model_unchanged(job, files)(values) if files else None
+        except MnnqnnError as error:
+            return error
+        if reason:
+            return StaleInputError(
+                "the model changed while it was exported",
+                where=folder,
+                why=f"{reason} since it was read",
+                todo="run again when the file is complete; what was made from it is not trusted",
+            )
+    return None

@@ -1,0 +1,127 @@
+"""What one doit process knows: pipelines, build folders, and how the run is going.
+
+doit makes the database, the checker, the reporter and the tasks separately and gives
+none of them a common context; this is it.  There is one per process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnnqnn_tasks.cache.statcache import DigestCache
+from mnnqnn_tasks.tasks.journal import Journal, PathNames
+from mnnqnn_tasks.tasks.layout import Layout
+from mnnqnn_tasks.tasks.lock import FolderLock
+
+if TYPE_CHECKING:
+    from mnnqnn_tasks.spec.pipeline import Model, Pipeline
+
+#: Folder in a build folder for what this room keeps there.
+STATE_DIR = ".mnnqnn"
+
+#: Base names of our tasks, in the order of the stages.
+STAGES = ("model", "io", "validate", "partition", "translate", "link", "bundle", "export_qnn")
+
+
+class Place:
+    """A build folder: its journal, digests and lock."""
+
+    def __init__(self, build_dir: Path) -> None:
+        self.build_dir = build_dir
+        state = build_dir / STATE_DIR
+        self.journal = Journal(state / "tasks.jsonl")
+        self.digests = DigestCache(state / "digests")
+        self.lock = FolderLock(state / "lock")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model of a pipeline, with where its files are."""
+
+    pipeline: Pipeline
+    model: Model
+    place: Place
+    layout: Layout
+    path_names: PathNames
+
+    @property
+    def name(self) -> str:
+        """The model's name, the second part of its tasks' names."""
+        return self.model.name
+
+
+@dataclass
+class Session:
+    """The state of this process.
+
+    Attributes:
+        jobs: by model name.
+        places: by build folder.
+        running: this command executes tasks (and holds the locks).
+        groups: names of tasks that only hold others together.
+        reasons: why a task is not fresh, by task name.
+        failed: names of tasks that failed or wait for one that did.
+    """
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    places: dict[Path, Place] = field(default_factory=dict)
+    running: bool = False
+    groups: set[str] = field(default_factory=set)
+    reasons: dict[str, str] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    def add(self, pipeline: Pipeline) -> None:
+        """Make a job of every model of ``pipeline``."""
+        place = self.places.setdefault(pipeline.build_dir, Place(pipeline.build_dir))
+        for model in pipeline.models:
+            layout = Layout(
+                str(pipeline.build_dir / model.name), str(pipeline.dist_dir / model.name)
+            )
+            names = PathNames(
+                {"@build": layout.build, "@dist": layout.dist, "@model": str(model.path)}
+            )
+            self.jobs[model.name] = Job(pipeline, model, place, layout, names)
+
+    def job_of(self, task: str) -> Job | None:
+        """The job that a task belongs to; ``None`` for groups and a user's own tasks."""
+        stage, _, rest = task.partition(":")
+        return self.jobs.get(rest.partition(":")[0]) if stage in STAGES else None
+
+    def is_group(self, task: str) -> bool:
+        """Whether the task only holds others together."""
+        return task in self.groups
+
+    def journals(self) -> list[Journal]:
+        """The journals of all build folders."""
+        return [place.journal for place in self.places.values()]
+
+    def digest(self, path: str) -> str:
+        """Hex SHA-256 of a file, remembered in the build folder that it belongs to.
+
+        Raises:
+            ModelFileError, StaleInputError: see `DigestCache.digest`.
+        """
+        return self._digests(path).digest(path)
+
+    def _digests(self, path: str) -> DigestCache:
+        for job in self.jobs.values():
+            if path.startswith((str(job.model.path), job.layout.build, job.layout.dist)):
+                return job.place.digests
+        return next(iter(self.places.values())).digests
+
+
+_current = Session()
+
+
+def current() -> Session:
+    """The session of this process."""
+    return _current
+
+
+def reset() -> Session:
+    """Start anew; for a dodo file that is loaded."""
+    global _current
+    _current = Session()
+    return _current

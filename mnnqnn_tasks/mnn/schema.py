@@ -11,6 +11,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+#: The MNN whose schema this is; files written here carry it in ``extraInfo``.
+MNN_VERSION = "3.6.1"
+
 #: FlatBuffers scalar name -> (struct format character, size in bytes, numpy name).
 SCALARS: dict[str, tuple[str, int, str]] = {
     "bool": ("?", 1, "bool"),

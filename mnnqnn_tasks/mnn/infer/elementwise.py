@@ -1,7 +1,8 @@
 """Ops that work on each element by itself.
 
 Integer arithmetic follows MNN's CPU: ``REALDIV`` and ``DIV`` drop the fraction as C does,
-``MOD`` takes the sign of the divisor, ``FLOORMOD`` that of the dividend.
+``MOD`` takes the sign of the divisor, ``FLOORMOD`` that of the dividend.  Comparisons of
+floats are never computed here: on some machines MNN drops the fraction before it compares.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _COMMON: dict[str, Callable[[Array, Array], Array]] = {
     "MAXIMUM": np.maximum,
     "MAX_TEMP": np.maximum,
     "SquaredDifference": lambda a, b: (a - b) * (a - b),
-    **_COMPARE,
 }
 
 _INT: dict[str, Callable[[Array, Array], Array]] = {
     **_COMMON,
+    **_COMPARE,
     "DIV": _truncated,
     "REALDIV": _truncated,
     "FLOORDIV": np.floor_divide,
@@ -161,14 +162,17 @@ def cast(op: Table, ins: Sequence[TensorFact], outs: int) -> list[TensorFact]:
 
 @rule("Select")
 def select(op: Table, ins: Sequence[TensorFact], outs: int) -> list[TensorFact]:
-    """``where(ins[0], ins[1], ins[2])`` with broadcasting."""
+    """``where(ins[0], ins[1], ins[2])`` with broadcasting.
+
+    MNN's CPU computes it only where the shapes are equal or an input has one element.
+    """
     require(len(ins) == 3)
     which, yes, no = ins
     dims = broadcast(which.dims, yes.dims, no.dims)
     value = None
-    if which.value is not None and yes.value is not None and no.value is not None:
+    plain = all(x.dims == dims or x.size == 1 for x in ins) and yes.size <= MAX_VALUES
+    if plain and which.value is not None and yes.value is not None and no.value is not None:
         value = np.where(which.value != 0, yes.value, no.value).astype(yes.dtype)
-        value = value if value.size <= MAX_VALUES else None
     return [TensorFact(dims, yes.dtype, yes.format, value)]
 
 

@@ -142,6 +142,8 @@ def flatten(op: Table, ins: Sequence[TensorFact], outs: int) -> list[TensorFact]
     if end == 0:
         dims = (math.prod(x.dims[:axis]), math.prod(x.dims[axis:]))
     else:
+        # MNN writes later dimensions to their old places, so joining in the middle fails.
+        require(end == x.rank - 1 or end == axis, "a Flatten that MNN cannot do")
         dims = (*x.dims[:axis], math.prod(x.dims[axis : end + 1]), *x.dims[end + 1 :])
     return [with_dims(x, dims)]
 

@@ -15,8 +15,8 @@ from mnnqnn_tasks.partition.net_view import view_net
 from mnnqnn_tasks.partition.samples import input_facts
 
 pytest.importorskip("MNN")
-import MNN.expr as F  # noqa: E402
-import MNN.nn as nn  # noqa: E402
+import MNN.expr as F
+import MNN.nn as nn
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 GOLDEN = ("tiny-qwen3-w8", "tiny-qwen2-w8", "tiny-llama-w4b64", "tiny-qwen3-smooth")

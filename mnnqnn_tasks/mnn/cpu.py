@@ -26,11 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mnnqnn_tasks import errors
-from mnnqnn_tasks.errors import MnnqnnError, ModelFileError, NativeCrash
+from mnnqnn_tasks.errors import MnnqnnError, ModelFileError, NativeCrash, ToolMissing
+from mnnqnn_tasks.files import disk_errors
 from mnnqnn_tasks.mnn import reader, samples
 from mnnqnn_tasks.mnn.folder import open_folder
 from mnnqnn_tasks.mnn.params import check_range, net_ranges
 from mnnqnn_tasks.mnn.samples import Sample
+from mnnqnn_tasks.mnn.segments import BUDGET, split
 from mnnqnn_tasks.mnn.table import Table
 
 #: Fixed, so that no result and no time depends on the machine's number of cores.
@@ -104,19 +106,20 @@ class CpuWorker:
 
         Returns:
             the outputs by name, with MNN's layout; values of NC4HW4 are in NCHW order.
-            They are memory-mapped from files that exist until the worker ends, so a
-            great many do not need to fit in memory at once.
+            They are memory-mapped from files without a name, which vanish with them, so
+            a great many do not need to fit in memory at once.
 
         Raises:
             ModelFileError: when MNN cannot load or compute the model.
             NativeCrash: when the process ended.
             ToolMissing: when MNN is not installed or too old.
         """
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        folder = self._folder
         listed = []
         for index, (name, value) in enumerate(inputs.items()):
             sample = value if isinstance(value, Sample) else Sample(value)
-            np.save(folder / f"in{index}.npy", sample.values, allow_pickle=False)
+            with disk_errors(folder):
+                np.save(folder / f"in{index}.npy", sample.values, allow_pickle=False)
             listed.append({"name": name, "file": f"in{index}.npy", "format": sample.format})
         request = {
             "model": os.path.abspath(model),
@@ -128,8 +131,6 @@ class CpuWorker:
             "outputs": list(outputs),
         }
         answer = self._ask(request, os.fspath(model))
-        for item in listed:
-            os.unlink(folder / item["file"])
         return {item["name"]: _load(folder, item) for item in answer["outputs"]}
 
     def _ask(self, request: dict[str, Any], model: str) -> dict[str, Any]:
@@ -146,14 +147,8 @@ class CpuWorker:
         if "error" in answer:
             error = answer["error"]
             kind: type[MnnqnnError] = getattr(errors, error["kind"])
-            where = model if kind is ModelFileError else None
-            raise kind(
-                error["what"],
-                where=where,
-                why=error["why"],
-                todo=error["todo"],
-                tail=self._tail() if kind is ModelFileError else None,
-            )
+            about = {} if kind is ToolMissing else {"where": model, "tail": self._tail()}
+            raise kind(error["what"], why=error["why"], todo=error["todo"], **about)
         return answer
 
     def _crash(self, status: int, model: str) -> NativeCrash:
@@ -190,7 +185,12 @@ def _environment() -> dict[str, str]:
 
 def _load(folder: Path, item: Mapping[str, str]) -> Sample:
     path = folder / item["file"]
-    values = np.load(path, allow_pickle=False, mmap_mode="r")
+    values: npt.NDArray[Any]
+    try:
+        values = np.load(path, allow_pickle=False, mmap_mode="r")
+    except ValueError:  # an array without elements cannot be mapped
+        values = np.load(path, allow_pickle=False)
+    os.unlink(path)
     return Sample(values, item["format"])
 
 
@@ -223,6 +223,38 @@ def check_model(model: str | os.PathLike[str], weight: str | os.PathLike[str] | 
     return net
 
 
+def run_pieces(
+    worker: CpuWorker,
+    net: Table,
+    model: str | os.PathLike[str],
+    weight: str | os.PathLike[str] | None,
+    inputs: Arrays,
+    outputs: Sequence[str],
+    budget: int = BUDGET,
+) -> Iterator[tuple[str, Sample]]:
+    """What `CpuWorker.run` gives, piece by piece of the model (see `segments`).
+
+    Memory is that of the largest piece; each result comes when its piece is done.
+
+    Args:
+        net: the model, from `check_model`.
+        budget: weights of a piece in bytes of 32-bit floats.
+
+    Raises:
+        ModelFileError, NativeCrash, ToolMissing: see `CpuWorker.run`.
+    """
+    known: dict[str, npt.NDArray[Any] | Sample] = dict(inputs)
+    pieces = split(net, list(inputs), outputs, budget)
+    for number, piece in enumerate(pieces):
+        results = worker.run(model, weight, {n: known[n] for n in piece.inputs}, piece.outputs)
+        known.update(results)
+        for name in piece.outputs:
+            if name in outputs:
+                yield name, results[name]
+        later = {name for other in pieces[number + 1 :] for name in other.inputs}
+        known = {name: value for name, value in known.items() if name in later}
+
+
 def run_model(
     model: str | os.PathLike[str],
     weight: str | os.PathLike[str] | None,
@@ -231,32 +263,15 @@ def run_model(
     *,
     precision: str = "high",
 ) -> dict[str, Sample]:
-    """One run of `CpuWorker`, with all results in memory.
+    """Compute the tensors ``outputs`` in a process that ends afterwards.
 
     Raises:
         ModelFileError, NativeCrash, ToolMissing: see `check_model` and `CpuWorker.run`.
     """
-    check_model(model, weight)
+    net = check_model(model, weight)
     with CpuWorker(precision=precision) as worker:
-        results = worker.run(model, weight, inputs, outputs)
-        return {name: Sample(np.array(s.values), s.format) for name, s in results.items()}
-
-
-def run_groups(
-    worker: CpuWorker,
-    model: str | os.PathLike[str],
-    weight: str | os.PathLike[str] | None,
-    inputs: Arrays,
-    outputs: Sequence[str],
-    group: int = 64,
-) -> Iterator[tuple[str, Sample]]:
-    """Many tensors of one pass, ``group`` at a time.
-
-    MNN keeps all outputs of a pass in memory and gives none of it back to the pass, so
-    for thousands of them the pass is repeated.
-    """
-    for start in range(0, len(outputs), group):
-        yield from worker.run(model, weight, inputs, outputs[start : start + group]).items()
+        results = dict(run_pieces(worker, net, model, weight, inputs, outputs))
+    return {name: results[name] for name in outputs}
 
 
 def output_names(net: Table) -> list[str]:
@@ -281,7 +296,18 @@ def forward(
     model = folder.path / folder.model
     net = check_model(model, weight)
     names = output_names(net)
+    given = samples.read(input_mnn)
+    missing = [op.name for op in net.oplists or () if op.type == "Input" and op.name not in given]
+    if missing or not names:
+        raise ModelFileError(
+            "the input file does not fit the model",
+            where=os.fspath(input_mnn),
+            why=f"the model's input {missing[0]} is not in it"
+            if missing
+            else "the model has no outputs",
+            todo="delete it and run again",
+        )
     with CpuWorker() as worker:
-        given = samples.read(input_mnn)
-        results = worker.run(model, weight if weight.exists() else None, given, names)
+        used = weight if weight.exists() else None
+        results = dict(run_pieces(worker, net, model, used, given, names))
         samples.write(output_mnn, {name: results[name] for name in names})

@@ -90,16 +90,17 @@ class _Runner:
         runtime = self.mnn.nn.create_runtime_manager((config,))
         if request["weight"] is not None:
             runtime.set_external(request["weight"])
-        module = self.mnn.nn.load_module_from_file(
-            request["model"], inputs, outputs, runtime_manager=runtime
-        )
-        if module is None:
+        try:
+            module = self.mnn.nn.load_module_from_file(
+                request["model"], inputs, outputs, runtime_manager=runtime
+            )
+        except Exception as error:  # MNN's bindings raise whatever they like
             raise _Refused(
                 "ModelFileError",
                 "MNN cannot load the model",
-                f"it found no way from {', '.join(inputs)} to {', '.join(outputs)}",
-                "check that the model has these tensors",
-            )
+                f"{error.__cause__ or error}; from {', '.join(inputs)} to {', '.join(outputs[:4])}",
+                "check that these tensors of the model depend on each other",
+            ) from error
         # The runtime must outlive the module.
         self.key, self.module = key, (module, runtime)
         return self.module
@@ -145,17 +146,40 @@ class _Runner:
                 "it gave no values",
                 "check the shapes of the inputs",
             )
-        np.save(path, np.asarray(values).reshape(shape), allow_pickle=False)
+        try:
+            np.save(path, np.asarray(values).reshape(shape), allow_pickle=False)
+        except OSError as error:
+            raise _Refused(
+                "DiskError",
+                f"cannot write {name}",
+                str(error),
+                "free space in the folder for temporary files (TMPDIR), then run again",
+            ) from error
         return layout
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
         folder = Path(request["folder"])
         inputs = [item["name"] for item in request["inputs"]]
+        if not inputs or not request["outputs"]:  # MNN would take other ones, or crash
+            raise _Refused(
+                "ModelFileError",
+                "MNN could not run the model",
+                "no inputs or no outputs were named",
+                "name at least one of each",
+            )
         module, _ = self.load(request, inputs, request["outputs"])
         variables = [
             self.variable(folder / item["file"], item["format"]) for item in request["inputs"]
         ]
-        results = module.forward(variables)
+        try:
+            results = module.forward(variables)
+        except Exception as error:  # as above
+            raise _Refused(
+                "ModelFileError",
+                "MNN could not run the model",
+                str(error) or type(error).__name__,
+                "check the shapes of the inputs",
+            ) from error
         results = results if isinstance(results, list | tuple) else [results]
         if len(results) != len(request["outputs"]):
             raise _Refused(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mnnqnn_tasks.errors import UnsupportedOp
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.translate.builder import Builder

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.elementwise import broadcast_dims, broadcast_reason
-from mnnqnn_tasks.translate.ops.unary import silu
+from mnnqnn_tasks.translate.ops.unary import sigmoid
 from mnnqnn_tasks.translate.params import param
 from mnnqnn_tasks.translate.registry import translates
 from mnnqnn_tasks.translate.values import Form, Stored
@@ -43,9 +43,6 @@ _LOGIC: dict[str, str] = {
     "LOGICALXOR": "ElementWiseXor",
 }
 
-#: Operations that exist for numbers of one type only.
-_ONLY: dict[str, Form] = {"MUL_SILU": "float"}
-
 #: What is computed in 16-bit fixed point where all tensors are; the rest goes over fp16.
 _FIXED = {"ADD", "SUB", "MUL"}
 
@@ -64,10 +61,13 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     integer = dtypes == {"int32"}
     if operation == "MOD" and not integer:
         return "BinaryOp MOD of floats"  # fmod: the HTP has no such op for floats
+    if operation == "MUL_SILU" and len({subgraph.tensors[i].dims for i in op.inputs}) > 1:
+        return "BinaryOp MUL_SILU of different shapes"
     if integer and operation in ("POW", "SquaredDifference", "MUL_SILU"):
         return f"BinaryOp {operation} of integers"
-    if param(op, "BinaryOp", "activationType") not in (0, 1):
-        return f"activation {param(op, 'BinaryOp', 'activationType')}"
+    activation = param(op, "BinaryOp", "activationType")
+    if activation not in (0, 1) or (activation and operation == "MUL_SILU"):
+        return f"activation {activation}"
     return broadcast_reason(subgraph, op.inputs, op.outputs[0])
 
 
@@ -76,11 +76,11 @@ def translate(builder: Builder, op: SubOp) -> None:
     """``out = a (op) b`` with numpy's broadcasting; ``activationType`` 1 is a ReLU."""
     operation = _operation(op)
     out = op.outputs[0]
+    if operation in ("MUL", "MUL_SILU") and _gated(builder, op, operation):
+        return
     shapes, dims = broadcast_dims(builder, op.inputs, out)
     form = _form(builder, op, operation)
     inputs = [builder.read(i, form, d) for i, d in zip(op.inputs, shapes, strict=True)]
-    if operation == "MUL_SILU":
-        inputs[0] = silu(builder, inputs[0], None)
     if operation in _COMPARE or operation in _LOGIC:
         kind = (_COMPARE | _LOGIC)[operation]
         builder.define(out, builder.node(kind, inputs, dims, "bool"))
@@ -90,6 +90,31 @@ def translate(builder: Builder, op: SubOp) -> None:
     if param(op, "BinaryOp", "activationType") == 1:
         result = _relu(builder, result)
     builder.define(out, result)
+
+
+def _gated(builder: Builder, op: SubOp, operation: str) -> bool:
+    """``silu(x) * y`` as ``x * (sigmoid(x) * y)``: no more nodes, and nothing that
+    libQnnHtp would fuse into its imprecise swish (see `Builder.define_product`)."""
+    first, second = op.inputs
+    if builder.kind(first) != "float" or param(op, "BinaryOp", "activationType"):
+        return False
+    if builder.dims(first) != builder.dims(second):
+        return False
+    if operation == "MUL_SILU":
+        value = builder.read(second, "float")
+        factors, other = (value, sigmoid(builder, value)), first
+    elif (product := builder.product(first)) is not None:
+        factors, other = product, second
+    elif (product := builder.product(second)) is not None:
+        factors, other = product, first
+    else:
+        return False
+    value, gate = factors
+    scale = builder.read(other, "float", gate.dims)
+    kind = "ElementWiseMultiply"
+    scaled = builder.node(kind, [gate, scale], gate.dims, "float", suffix="_gate")
+    builder.define(op.outputs[0], builder.node(kind, [value, scaled], value.dims, "float"))
+    return True
 
 
 def _form(builder: Builder, op: SubOp, operation: str) -> Form:

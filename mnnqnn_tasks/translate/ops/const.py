@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.registry import translates
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.qnn.ir import Param, ScalarParam, TensorParam
 from mnnqnn_tasks.translate import weight as weights
 from mnnqnn_tasks.translate.builder import Builder, Dims

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnnqnn_tasks.errors import TranslateError
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.qnn.ir import ScalarParam, TensorParam
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.consts import positive_axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.qnn.ir import TensorParam
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.registry import translates

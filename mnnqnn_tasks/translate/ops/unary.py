@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mnnqnn_tasks.partition.subgraph import SubOp, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.qnn.ir import Quant, ScalarParam, ScaleOffset
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.params import param
@@ -46,13 +46,15 @@ _FIXED = {"NEG", "SILU"}
 _UNIT = ScaleOffset(float(np.float32(1 / 65535)), 0)
 
 
-def silu(builder: Builder, value: Stored, quant: Quant | None) -> Stored:
-    """``x * sigmoid(x)`` in the form of ``value``; ``quant`` encodes a fixed result."""
+def sigmoid(builder: Builder, value: Stored) -> Stored:
+    """``1 / (1 + exp(-x))`` in the form of ``value``."""
     unit = _UNIT if value.form == "fixed" else None
-    gate = builder.node("Sigmoid", [value], value.dims, value.form, unit, suffix="_sigmoid")
-    return builder.node(
-        "ElementWiseMultiply", [value, gate], value.dims, value.form, quant, suffix="_silu"
-    )
+    return builder.node("Sigmoid", [value], value.dims, value.form, unit, suffix="_sigmoid")
+
+
+def _silu(builder: Builder, value: Stored, quant: Quant | None) -> Stored:
+    gate = sigmoid(builder, value)
+    return builder.node("ElementWiseMultiply", [value, gate], value.dims, value.form, quant)
 
 
 def _square(builder: Builder, value: Stored, quant: Quant | None) -> Stored:
@@ -66,7 +68,7 @@ def _reciprocal(builder: Builder, value: Stored, quant: Quant | None) -> Stored:
 
 #: Operations that take more than one node.
 _COMPOSED: dict[str, Callable[[Builder, Stored, Quant | None], Stored]] = {
-    "SILU": silu,
+    "SILU": _silu,
     "SQUARE": _square,
     "RECIPROCAL": _reciprocal,
 }
@@ -97,6 +99,9 @@ def translate(builder: Builder, op: SubOp) -> None:
     form = "fixed" if fixed else builder.kind(source)
     value = builder.read(source, form)
     quant = builder.encoding(out) if fixed else None
+    if operation == "SILU" and form == "float":
+        builder.define_product(out, value, sigmoid(builder, value))
+        return
     if operation in _COMPOSED:
         builder.define(out, _COMPOSED[operation](builder, value, quant))
         return

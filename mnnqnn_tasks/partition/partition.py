@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,26 +10,17 @@ from mnnqnn_tasks.errors import PartitionError
 from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.mnn.infer import TensorFact, infer
-from mnnqnn_tasks.mnn.weights import convolution_ranges
 from mnnqnn_tasks.partition.breaks import mask_ops
 from mnnqnn_tasks.partition.build import SubgraphBuilder, quant_infos
 from mnnqnn_tasks.partition.cut import Piece, add_borders, cut, keep_for_cpu
 from mnnqnn_tasks.partition.fold import Folded, fold
 from mnnqnn_tasks.partition.net_view import NetOp, NetView, needed_ops, view_net
-from mnnqnn_tasks.partition.plan import (
-    Plan,
-    PlannedOp,
-    PlannedPiece,
-    Port,
-    Weight,
-    binary_name,
-    graph_name,
-)
+from mnnqnn_tasks.partition.plan import Plan, PlannedPiece, graph_name
+from mnnqnn_tasks.partition.planned import planned_piece
 from mnnqnn_tasks.partition.samples import default_outputs, find_outputs, input_facts
 from mnnqnn_tasks.partition.signature import signature
 from mnnqnn_tasks.partition.sources import Sources
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
-from mnnqnn_tasks.partition.subgraph_json import digest
 
 #: Why an op has no translation, or ``None``; asked with a subgraph of that op alone.
 Supported = Callable[[SubOp, Subgraph], str | None]
@@ -74,7 +64,7 @@ def partition(
         index: digests of its weight ranges.
         shapes: sequence length and facts of the inputs, by shape index.
         outputs: names of the outputs.
-        refused: op signatures that QNN refuses.
+        refused: op signatures that QNN refuses; a mapping gives its words for each.
         supported: see `Supported`; without it every op counts as supported.
 
     Raises:
@@ -114,7 +104,7 @@ def partition(
         number = sum(p.place == "npu" for p in planned)
         graphs = _graphs(piece, number, builders)
         subgraphs.extend(graphs)
-        planned.append(_planned(piece, number, graphs, view, facts, index))
+        planned.append(planned_piece(piece, number, graphs, view, facts, index))
     plan = Plan(
         tuple(length for length, _ in shapes),
         tuple(outputs),
@@ -157,55 +147,12 @@ def _unsupported(
         if refused:
             text = signature(alone.ops[0], alone)
             if text in refused:
-                return f"QNN refuses it: {text}"
+                why = f" ({refused[text]})" if isinstance(refused, Mapping) else ""
+                return f"QNN refuses {text}{why}"
         reason = None if supported is None else supported(alone.ops[0], alone)
         if reason is not None:
             return f"no translation: {reason}"
     return None
-
-
-def _planned(
-    piece: Piece,
-    number: int,
-    graphs: Sequence[Subgraph],
-    view: NetView,
-    facts: Sequence[Sequence[TensorFact | None]],
-    index: ModelIndex,
-) -> PlannedPiece:
-    ops = tuple(PlannedOp(i, view.ops[i].type, view.ops[i].name) for i in piece.ops)
-    port = functools.partial(_port, view=view, facts=facts)
-    inputs = tuple(port(t) for t in piece.inputs)
-    outputs = tuple(port(t) for t in piece.outputs)
-    if not piece.npu:
-        return PlannedPiece("host", piece.reason, ops, inputs, outputs)
-    weights = tuple(
-        Weight(view.ops[i].name, role, offset, size, index.ranges[offset, size])
-        for i in piece.ops
-        for role, (offset, size) in convolution_ranges(view.ops[i].table).items()
-    )
-    return PlannedPiece(
-        "npu",
-        None,
-        ops,
-        inputs,
-        outputs,
-        binary_name(number),
-        tuple(g.graph for g in graphs),
-        tuple(digest(g) for g in graphs),
-        weights,
-    )
-
-
-def _port(tensor: int, view: NetView, facts: Sequence[Sequence[TensorFact | None]]) -> Port:
-    found = [shape[tensor] for shape in facts]
-    first = next((f for f in found if f is not None), None)
-    return Port(
-        tensor,
-        view.names[tensor],
-        None if first is None else first.dtype,
-        None if first is None else first.format,
-        tuple(None if f is None else f.dims for f in found),
-    )
 
 
 def load_partition(

@@ -49,13 +49,13 @@ class PlannedOp:
 
 @dataclass(frozen=True)
 class Weight:
-    """A byte range of the weight file that a piece reads."""
+    """A byte range of the weight file that a piece reads, and the digest of its bytes."""
 
     op: str
     role: str
     offset: int
     size: int
-    sha256: str
+    sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PlannedPiece:
         binary: file of the piece on the NPU, else ``None``.
         graphs: its graph of each shape.
         digests: SHA-256 of ``subgraphs/<graph>.json`` of each shape.
-        weights: what it reads of the weight file.
+        weights: what its ops and their constants read of the weight file.
     """
 
     place: str
@@ -114,6 +114,10 @@ class Plan:
         """Binary -> names of its graphs in order."""
         return {p.binary: list(p.graphs) for p in self.npu_pieces() if p.binary is not None}
 
+    def host_reads_weights(self) -> bool:
+        """Whether the host model needs the model's weight file at run time."""
+        return any(p.weights for p in self.pieces if p.place == "host")
+
     def to_json(self) -> dict[str, Any]:
         """The content of ``plan.json`` (``schemas/plan.schema.json``)."""
         return {
@@ -121,6 +125,7 @@ class Plan:
             "shapes": list(self.shapes),
             "outputs": list(self.outputs),
             "folded_ops": self.folded,
+            "host_reads_weights": self.host_reads_weights(),
             "pieces": [_piece_json(number, p) for number, p in enumerate(self.pieces)],
         }
 
@@ -146,32 +151,35 @@ def op_ranges(indices: Sequence[int]) -> list[list[int]]:
 
 
 def _piece_json(number: int, piece: PlannedPiece) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "piece": number,
-        "place": piece.place,
-        "op_ranges": op_ranges([op.index for op in piece.ops]),
-        "ops": [f"{op.index} {op.type} {op.name}" for op in piece.ops],
-        "inputs": [_port_json(p) for p in piece.inputs],
-        "outputs": [_port_json(p) for p in piece.outputs],
-    }
+    where: dict[str, Any] = {"piece": number, "place": piece.place}
     if piece.place == "host":
-        return {**out, "reason": piece.reason}
-    return {
-        **out,
-        "binary": piece.binary,
-        "graphs": [
+        where["reason"] = piece.reason
+    else:
+        where["binary"] = piece.binary
+        where["graphs"] = [
             {"graph": graph, "sha256": digest}
             for graph, digest in zip(piece.graphs, piece.digests, strict=True)
-        ],
-        "weights": [asdict(w) for w in piece.weights],
+        ]
+    return {
+        **where,
+        "inputs": [_port_json(p) for p in piece.inputs],
+        "outputs": [_port_json(p) for p in piece.outputs],
+        "op_ranges": op_ranges([op.index for op in piece.ops]),
+        "ops": [f"{op.index} {op.type} {_name(op.name)}".rstrip() for op in piece.ops],
+        "weights": [{**asdict(w), "op": _name(w.op)} for w in piece.weights],
     }
+
+
+def _name(name: str) -> str:
+    # A name need not be UTF-8 in the model; a JSON file has to be.
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _port_json(port: Port) -> dict[str, Any]:
     return {
         "qnn_name": f"t{port.tensor}",
         "tensor": port.tensor,
-        "name": port.name,
+        "name": _name(port.name),
         "dtype": port.dtype,
         "format": port.format,
         "dims": [None if d is None else list(d) for d in port.dims],

@@ -6,6 +6,7 @@ refused signature on the CPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -94,3 +95,14 @@ def single_op_subgraph(subgraph: Subgraph, op_index: int) -> Subgraph:
         tuple(sorted(inputs)),
         tuple(sorted(outputs)),
     )
+
+
+def unique_ops(subgraphs: Iterable[Subgraph]) -> dict[str, Subgraph]:
+    """One example, alone in a subgraph, of every op that QNN has to be asked about."""
+    found: dict[str, Subgraph] = {}
+    for subgraph in subgraphs:
+        for index, op in enumerate(subgraph.ops):
+            text = signature(op, subgraph)
+            if text not in found:
+                found[text] = single_op_subgraph(subgraph, index)
+    return found

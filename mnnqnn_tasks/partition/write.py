@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from mnnqnn_tasks.files import atomic_writer, canonical_json, disk_errors
+from mnnqnn_tasks.files import atomic_writer, disk_errors
 from mnnqnn_tasks.mnn import writer
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.partition.host import host_net
 from mnnqnn_tasks.partition.partition import Partition, Supported, load_partition
 from mnnqnn_tasks.partition.plan import FOLDER, Plan
 from mnnqnn_tasks.partition.subgraph_json import to_bytes
+from mnnqnn_tasks.partition.text import readable_json
 
 #: Folders of graphs that translate made, under `FOLDER`.
 _GRAPH = re.compile(r"graph\d+(_\d+)?")
@@ -40,7 +41,7 @@ def partition_model(
         index: its digests (``model.json``).
         inputs: sequence length -> ``input.mnn``; the first is decode (1), the others
             the chunk sizes in their order.
-        refused: op signatures that QNN refuses on some target.
+        refused: op signatures that QNN refuses on some target, perhaps with its words.
         out_dir: build folder of the model.
         supported: why an op has no translation, or ``None``.
         outputs: names of the model's outputs; ``logits`` if not given.
@@ -59,18 +60,14 @@ def write_partition(made: Partition, out_dir: Path) -> None:
     """Write all files of ``made``; see `partition_model`."""
     for subgraph in made.subgraphs:
         _write(out_dir / "subgraphs" / f"{subgraph.graph}.json", to_bytes(subgraph))
-    _write_json(out_dir / "sources.json", made.sources.to_json())
+    _write(out_dir / "sources.json", readable_json(made.sources.to_json()).encode())
     net = host_net(made.view, made.pieces, made.folded, made.facts, made.outputs)
     _write(out_dir / FOLDER / "llm.mnn", writer.encode(net))
     # As MNN's tool prints it: four spaces, keys in this order.
     text = json.dumps(made.plan.postreat_json(), indent=4, ensure_ascii=False)
     _write(out_dir / "npu_postreat.json", text.encode())
     _remove_stale(out_dir, {s.graph for s in made.subgraphs})
-    _write_json(out_dir / "plan.json", made.plan.to_json())
-
-
-def _write_json(path: Path, value: object) -> None:
-    _write(path, (canonical_json(value, indent=1) + "\n").encode())
+    _write(out_dir / "plan.json", readable_json(made.plan.to_json()).encode())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,0 +1,32 @@
+"""JSON for people: what fits on a line stays on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+_WIDTH = 100
+
+
+def readable_json(value: object) -> str:
+    """``value`` as JSON, keys in the order given, short lists and objects on one line."""
+    return _render(value, 0) + "\n"
+
+
+def _flat(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _render(value: object, depth: int) -> str:
+    flat = _flat(value)
+    if len(flat) + depth <= _WIDTH or not value or not isinstance(value, Mapping | list):
+        return flat
+    inner = " " * (depth + 1)
+    if isinstance(value, Mapping):
+        parts = [f"{_flat(str(k))}: {_render(v, depth + 1)}" for k, v in value.items()]
+        opening, closing = "{", "}"
+    else:
+        parts = [_render(item, depth + 1) for item in value]
+        opening, closing = "[", "]"
+    body = ",\n".join(inner + part for part in parts)
+    return f"{opening}\n{body}\n{' ' * depth}{closing}"

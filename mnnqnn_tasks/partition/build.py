@@ -104,10 +104,6 @@ class SubgraphBuilder:
         inputs = {t for t in op.inputs if t >= 0} - constant
         return self.build("op", (index,), inputs, set(op.outputs))
 
-    def forget(self) -> None:
-        """Look up bytes anew, for instance in other sources."""
-        self._ops.clear()
-
     def _params(self, index: int) -> tuple[dict[str, Any], dict[str, ByteRef]]:
         if index not in self._ops:
             table = self.view.ops[index].table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mnnqnn_tasks.errors import PartitionError
@@ -12,6 +12,7 @@ from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.mnn.infer import TensorFact, infer
 from mnnqnn_tasks.partition.breaks import mask_ops
 from mnnqnn_tasks.partition.build import SubgraphBuilder, quant_infos
+from mnnqnn_tasks.partition.checks import runtime_reason
 from mnnqnn_tasks.partition.cut import Piece, add_borders, cut, keep_for_cpu
 from mnnqnn_tasks.partition.fold import Folded, fold
 from mnnqnn_tasks.partition.net_view import NetOp, NetView, needed_ops, view_net
@@ -90,28 +91,50 @@ def partition(
         return _unknown(op, facts, view) or _unsupported(op, builders, refused, supported)
 
     masks = mask_ops(view, all_ops, inputs)
-    pieces = cut(view, needed, folded, masks, other_reason)
-    pieces = keep_for_cpu(view, pieces, folded, targets)
-    pieces = add_borders(view, pieces, folded, set(targets))
-    # The reasons above looked at every op's constants; only what is used is a source.
-    used = Sources(index)
-    for builder in builders:
-        builder.sources = used
-        builder.forget()
-    subgraphs: list[Subgraph] = []
+    pieces, graphs = _served(
+        cut(view, needed, folded, masks, other_reason), view, folded, targets, builders
+    )
     planned: list[PlannedPiece] = []
-    for piece in pieces:
+    for piece, its_graphs in zip(pieces, graphs, strict=True):
         number = sum(p.place == "npu" for p in planned)
-        graphs = _graphs(piece, number, builders)
-        subgraphs.extend(graphs)
-        planned.append(planned_piece(piece, number, graphs, view, facts, index))
+        planned.append(planned_piece(piece, number, its_graphs, view, facts, index))
+    subgraphs = [graph for its_graphs in graphs for graph in its_graphs]
     plan = Plan(
         tuple(length for length, _ in shapes),
         tuple(outputs),
         tuple(planned),
         len(folded.ops),
     )
-    return Partition(plan, tuple(subgraphs), used, view, folded, tuple(pieces), facts, targets)
+    sources = sources.used_by(subgraphs)
+    return Partition(plan, tuple(subgraphs), sources, view, folded, tuple(pieces), facts, targets)
+
+
+def _served(
+    pieces: Sequence[Piece],
+    view: NetView,
+    folded: Folded,
+    outputs: Sequence[int],
+    builders: Sequence[SubgraphBuilder],
+) -> tuple[list[Piece], list[list[Subgraph]]]:
+    """Borders and graphs of the pieces; what the runtime cannot serve goes to the CPU.
+
+    A piece that moves changes the borders of the others, so all is made again then.
+    """
+    while True:
+        whole = keep_for_cpu(view, pieces, folded, outputs)
+        whole = add_borders(view, whole, folded, set(outputs))
+        number = 0
+        graphs: list[list[Subgraph]] = []
+        moved: dict[tuple[int, ...], str] = {}
+        for piece in whole:
+            made = _graphs(piece, number, builders)
+            number += piece.npu
+            graphs.append(made)
+            if made and (reason := runtime_reason(made)):
+                moved[piece.ops] = reason
+        if not moved:
+            return whole, graphs
+        pieces = [replace(p, reason=moved.get(p.ops, p.reason)) for p in pieces]
 
 
 def _graphs(piece: Piece, number: int, builders: Sequence[SubgraphBuilder]) -> list[Subgraph]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.mnn.weights import convolution_ranges, file_offset, inline_vectors
-from mnnqnn_tasks.partition.subgraph import ByteRef
+from mnnqnn_tasks.partition.subgraph import ByteRef, Subgraph
 
 assert sys.byteorder == "little", "views of a model file are little-endian"
 
@@ -77,6 +77,18 @@ class Sources:
         if isinstance(op.main, Table):
             refs |= {role: self.vector(v) for role, v in inline_vectors(op.main).items()}
         return dict(sorted(refs.items()))
+
+    def used_by(self, subgraphs: Iterable[Subgraph]) -> Sources:
+        """Only the places of what ``subgraphs`` refer to."""
+        used = {
+            ref.sha256
+            for subgraph in subgraphs
+            for ref in (
+                *(ref for op in subgraph.ops for ref in op.weights.values()),
+                *(t.const for t in subgraph.tensors if isinstance(t.const, ByteRef)),
+            )
+        }
+        return Sources(self.index, {sha: p for sha, p in self.places.items() if sha in used})
 
     def to_json(self) -> Mapping[str, Any]:
         """The content of ``sources.json``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +18,7 @@ from mnnqnn_tasks.errors import ModelFileError
 #: Keys of config.json that name files end in one of these.
 _FILE_KEYS = ("_file", "_model", "_weight", "_weight_file")
 #: Files that belong to a model without being named.
-_PATTERNS = ("tokenizer*", "embeddings*")
+_PATTERNS = ("tokenizer*", "embeddings*", "context.json")
 #: Keys of llm_config.json that must be positive integers.
 _SIZES = ("hidden_size", "layer_nums")
 
@@ -98,6 +99,17 @@ def _check_sizes(path: Path, llm_config: dict[str, Any]) -> None:
             )
 
 
+def _also_named(path: Path, values: Iterable[object]) -> set[str]:
+    """Values that happen to name a file inside the folder, whatever their key is called."""
+    texts = (value for value in values if isinstance(value, str) and value)
+    pures = (PurePosixPath(text) for text in texts)
+    return {
+        pure.as_posix()
+        for pure in pures
+        if not pure.is_absolute() and ".." not in pure.parts and os.path.isfile(path / pure)
+    }
+
+
 def open_folder(model_dir: str | os.PathLike[str]) -> ModelFolder:
     """Read the configs of the model in ``model_dir`` and list its files.
 
@@ -137,4 +149,8 @@ def open_folder(model_dir: str | os.PathLike[str]) -> ModelFolder:
     found = {llm_name, *named.values()}
     found |= {name for name in ("config.json", weight) if (path / name).is_file()}
     found |= {item.name for pattern in _PATTERNS for item in path.glob(pattern) if item.is_file()}
+    found |= _also_named(path, [*config.values(), *llm_config.values()])
+    # MNN looks for the weights of every further module beside it, under this name.
+    further = (f"{name}.weight" for name in found - {model} if name.endswith(".mnn"))
+    found |= {name for name in further if (path / name).is_file()}
     return ModelFolder(path, config, llm_config, model, weight, tuple(sorted(found)))

@@ -41,13 +41,13 @@ def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
             f"{task_name}: not enough memory\n  to do: run with fewer processes, -n 1"
         )
     except Exception as error:
-        return TaskError(internal_error(task_name, error))
+        return TaskError(internal_error(error))
 
 
-def internal_error(where: str, error: BaseException) -> str:
+def internal_error(error: BaseException) -> str:
     """The message for an error that nobody foresaw."""
     text = (
-        f"{where}: internal error, please report it: {type(error).__name__}: {error}\n"
+        f"internal error, please report it: {type(error).__name__}: {error}\n"
         f"  to do: run again with {DEBUG_VAR}=1 to see where it comes from"
     )
     if os.environ.get(DEBUG_VAR):

@@ -133,6 +133,8 @@ def explain(task: Task) -> str:
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         return f"{min(changed)}{more} changed"
+    if not task.actions:
+        return "it is not known before the model is cut"
     missing = [t for t in task.targets if not os.path.exists(t)]
     if missing:
         return f"{os.path.basename(missing[0])} is missing"

@@ -71,18 +71,18 @@ def static_tasks(job: Job) -> Iterator[Task]:
 
 def planned_tasks(job: Job, plan: Plan) -> Iterator[Task]:
     """The tasks that follow from the cut."""
+    name, parts = job.name, [target.name for target in job.model.targets]
     translate = [translate_task(job, graph) for graph in plan.by_size()]
     yield from translate
-    yield group(f"translate:{job.name}", [t.name for t in translate], f"all graphs of {job.name}")
+    yield group(f"translate:{name}", [t.name for t in translate], f"all graphs of {name}")
     for target in job.model.targets:
-        link = [link_task(job, target, name, plan) for name in plan.binaries_by_size()]
+        link = [link_task(job, target, binary, plan) for binary in plan.binaries_by_size()]
         yield from link
-        yield group(
-            f"link:{job.name}:{target.name}",
-            [t.name for t in link],
-            f"all binaries of {job.name} for {target.name}",
-        )
+        doc = f"all binaries of {name} for {target.name}"
+        yield group(f"link:{name}:{target.name}", [t.name for t in link], doc)
         yield bundle_task(job, target, plan)
+    yield group(f"link:{name}", [f"link:{name}:{p}" for p in parts], f"all binaries of {name}")
+    yield group(f"bundle:{name}", [f"bundle:{name}:{p}" for p in parts], f"bundles of {name}")
 
 
 def model_task(job: Job) -> Task:
@@ -98,10 +98,14 @@ def model_task(job: Job) -> Task:
         job,
         f"model:{job.name}",
         "index",
-        {"folder": folder, "out": job.layout.model_json},
+        {
+            "folder": folder,
+            "out": job.layout.model_json,
+            "structure": job.layout.structure_json,
+        },
         doc=f"digest the files of {job.name}",
         deps=deps,
-        targets=[job.layout.model_json],
+        targets=[job.layout.model_json, job.layout.structure_json],
         key=stage_key("model"),
         clean=[job.layout.blobs, job.layout.build],
         checks=(checks.model_unchanged(job, deps),),
@@ -120,7 +124,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
             "io_input",
             {"folder": folder, "shape": shape, "out": sample},
             doc=f"sample inputs of {job.name} for {shape} tokens",
-            deps=[job.layout.model_json],
+            deps=[job.layout.structure_json],
             targets=[sample],
             key=key,
         )
@@ -128,7 +132,13 @@ def io_tasks(job: Job) -> Iterator[Task]:
             job,
             f"io:{job.name}:{shape}:output",
             "io_output",
-            {"folder": folder, "index": job.layout.model_json, "sample": sample, "out": result},
+            {
+                "folder": folder,
+                "index": job.layout.model_json,
+                "digests": str(job.place.state / "digests"),
+                "sample": sample,
+                "out": result,
+            },
             doc=f"what {job.name} computes on the CPU for {shape} tokens",
             deps=[job.layout.model_json, sample],
             targets=[result],
@@ -138,34 +148,47 @@ def io_tasks(job: Job) -> Iterator[Task]:
 
 def validate_tasks(job: Job) -> Iterator[Task]:
     """Ask QNN for every target which ops it refuses, and put the answers together."""
-    shapes = list(job.model.shapes)
+    layout = job.layout
+    yield _stage(
+        job,
+        f"ops:{job.name}",
+        "ops",
+        {
+            "folder": str(job.model.path),
+            "index": layout.model_json,
+            "inputs": samples(job),
+            "out": layout.ops_json,
+        },
+        doc=f"list the different uses of ops in {job.name}",
+        deps=[layout.structure_json, *samples(job).values()],
+        targets=[layout.ops_json],
+        key=stage_key("ops", shapes=list(job.model.shapes)),
+        clean=[os.path.join(layout.build, "ops")],
+    )
     for target in job.model.targets:
-        out = job.layout.validation(target.name)
         yield _stage(
             job,
             f"validate:{job.name}:{target.name}",
             "validate",
             {
-                "folder": str(job.model.path),
-                "index": job.layout.model_json,
-                "inputs": samples(job),
+                "ops": layout.ops_json,
                 "target": options(target),
-                "out": out,
+                "out": layout.validation(target.name),
             },
             doc=f"ops of {job.name} that QNN refuses for {target.name}",
-            deps=[job.layout.model_json, *samples(job).values()],
-            targets=[out],
-            key=stage_key("validate", shapes=shapes, **linked_for(target)),
+            deps=[layout.ops_json],
+            targets=[layout.validation(target.name)],
+            key=stage_key("validate", **linked_for(target)),
         )
-    answers = [job.layout.validation(target.name) for target in job.model.targets]
+    answers = [layout.validation(target.name) for target in job.model.targets]
     yield _stage(
         job,
         f"validate:{job.name}",
         "refused",
-        {"answers": answers, "out": job.layout.refused_json},
+        {"answers": answers, "out": layout.refused_json},
         doc=f"ops of {job.name} that QNN refuses for any target",
         deps=answers,
-        targets=[job.layout.refused_json],
+        targets=[layout.refused_json],
         key=stage_key("refused"),
     )
 

@@ -23,7 +23,8 @@ STAGE_VERSION = dict.fromkeys(session.STAGES, 1)
 ROOMS: dict[str, tuple[str, ...]] = {
     "model": ("mnn",),
     "io": ("mnn",),
-    "validate": ("mnn", "partition", "translate", "qnn"),
+    "ops": ("mnn", "partition", "translate", "qnn"),
+    "validate": ("qnn",),
     "refused": (),
     "partition": ("mnn", "partition", "translate", "qnn"),
     "translate": ("mnn", "partition", "translate", "qnn"),

@@ -23,6 +23,16 @@ class Layout:
         return self._in("model.json")
 
     @property
+    def structure_json(self) -> str:
+        """Digests of everything but the values of the weights."""
+        return self._in("structure.json")
+
+    @property
+    def ops_json(self) -> str:
+        """The different uses of ops."""
+        return self._in("ops.json")
+
+    @property
     def refused_json(self) -> str:
         """What QNN refuses for any of the model's targets."""
         return self._in("refused.json")

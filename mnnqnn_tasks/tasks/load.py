@@ -101,8 +101,10 @@ def task_mnnqnn() -> Iterator[Task]:
 
 
 def _typed(command: Any) -> list[str]:
-    """The task names on the command line."""
-    return [n for n in (command.sel_tasks or []) if not n.startswith("-")] if command else []
+    """The task names on the command line, or those of the configuration."""
+    if command is None or not getattr(command, "takes_tasks", True):
+        return []
+    return [name for name in command.sel_tasks or () if not name.startswith("-")]
 
 
 def _other_creators(command: Any) -> set[str]:
@@ -129,6 +131,7 @@ def _all_tasks(executes: bool, typed: list[str]) -> Iterator[Task]:
 _GROUP_DOC = {
     "model": "digest the model folders",
     "io": "IO samples of all models",
+    "ops": "different uses of ops",
     "validate": "ops that QNN refuses",
     "partition": "cut all models",
     "translate": "translate all graphs",
@@ -184,7 +187,7 @@ def _check_target(job: Job, name: str) -> None:
 
 
 def _placeholders(job: Job, wanted: list[str] | tuple[str, ...]) -> Iterator[Task]:
-    certain = [f"translate:{job.name}"]
+    certain = [f"{stage}:{job.name}" for stage in names.PLANNED]
     for target in job.model.targets:
         certain += [f"link:{job.name}:{target.name}", f"bundle:{job.name}:{target.name}"]
     loader = DelayedLoader(

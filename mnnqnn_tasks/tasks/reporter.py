@@ -93,15 +93,23 @@ class Reporter:
         changed: MnnqnnError | None = None
         if self._ran and not run.interrupted():
             changed = run.changed_models()
-        for name, message in self._failures:
-            if message:
-                self._write(f"\n{name} failed\n{message}")
+        for message, names in self._by_message().items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            self._write(f"\n{names[0]}{more} failed\n{message}")
         for message in self._errors:
             self._write(f"\n{message}")
         self._write(self._summary())
         run.finish(clean=not run.interrupted() and not self._errors)
         if changed is not None:
             raise InvalidTask(str(changed))
+
+    def _by_message(self) -> dict[str, list[str]]:
+        """Tasks by what they say: a missing library is one trouble, not sixty."""
+        found: dict[str, list[str]] = {}
+        for name, message in self._failures:
+            if message:
+                found.setdefault(message, []).append(name)
+        return found
 
     def _summary(self) -> str:
         parts = [f"{self._ran} run", f"{self._fresh} up to date"]

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 STATE_DIR = ".mnnqnn"
 
 #: Base names of our tasks, in the order of the stages.
-STAGES = ("model", "io", "validate", "partition", "translate", "link", "bundle", "export_qnn")
+STAGES = (
+    "model",
+    "io",
+    "ops",
+    "validate",
+    "partition",
+    "translate",
+    "link",
+    "bundle",
+    "export_qnn",
+)
 
 
 class Place:
@@ -30,10 +40,10 @@ class Place:
 
     def __init__(self, build_dir: Path) -> None:
         self.build_dir = build_dir
-        state = build_dir / STATE_DIR
-        self.journal = Journal(state / "tasks.jsonl")
-        self.digests = DigestCache(state / "digests")
-        self.lock = FolderLock(state / "lock")
+        self.state = build_dir / STATE_DIR
+        self.journal = Journal(self.state / "tasks.jsonl")
+        self.digests = DigestCache(self.state / "digests")
+        self.lock = FolderLock(self.state / "lock")
 
 
 @dataclass(frozen=True)

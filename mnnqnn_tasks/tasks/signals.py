@@ -34,6 +34,7 @@ def install() -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not tear the exit
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # doit ends its workers now
     raise Interrupted(128 + number)
 
 

@@ -6,12 +6,14 @@ Imports are inside, so that a run with nothing to do loads none of this.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnnqnn_tasks.errors import StaleInputError
 from mnnqnn_tasks.files import write_json
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 Outcome = tuple[list[str], dict[str, Any]]
 
 
-def index(folder: str, out: str) -> Outcome:
-    """``model.json``: the model by content.
+def index(folder: str, out: str, structure: str) -> Outcome:
+    """``model.json``: the model by content; ``structure.json``: all but weight values.
 
     Raises:
         ModelFileError, StaleInputError: see `index_model`.
@@ -32,7 +34,8 @@ def index(folder: str, out: str) -> Outcome:
 
     made = index_model(folder)
     write_json(out, made.to_json())
-    return [out], {"files": {name: digest.sha256 for name, digest in made.files.items()}}
+    write_json(structure, _structure(made, folder))
+    return [out, structure], {"files": {name: digest.sha256 for name, digest in made.files.items()}}
 
 
 def io_input(folder: str, shape: int, out: str) -> Outcome:
@@ -47,8 +50,10 @@ def io_input(folder: str, shape: int, out: str) -> Outcome:
     return [out], {}
 
 
-def io_output(folder: str, index: str, sample: str, out: str) -> Outcome:
+def io_output(folder: str, index: str, digests: str, sample: str, out: str) -> Outcome:
     """What the model computes from ``sample`` on the CPU.
+
+    ``digests`` is the memory of file digests of the build folder.
 
     Raises:
         StaleInputError: when the model is not the one in ``index``.
@@ -56,13 +61,24 @@ def io_output(folder: str, index: str, sample: str, out: str) -> Outcome:
     """
     from mnnqnn_tasks.mnn import cpu
 
-    cpu.forward_file(Path(folder), _index(index), Path(sample), Path(out))
+    with _unchanged(folder, _index(index), digests):
+        cpu.forward(folder, sample, out)
     return [out], {}
 
 
-def validate(
-    folder: str, index: str, inputs: Mapping[str, str], target: Mapping[str, Any], out: str
-) -> Outcome:
+def ops(folder: str, index: str, inputs: Mapping[str, str], out: str) -> Outcome:
+    """The different uses of ops in the model, each as a graph of its own.
+
+    Raises:
+        PartitionError, ModelFileError, StaleInputError: see `write_ops`.
+    """
+    from mnnqnn_tasks.toolchain.opcheck import write_ops
+
+    made = write_ops(Path(folder), _index(index), _samples(inputs), Path(out))
+    return [str(path) for path in made], {}
+
+
+def validate(ops: str, target: Mapping[str, Any], out: str) -> Outcome:
     """Signatures of the ops that QNN refuses for ``target``.
 
     Raises:
@@ -70,8 +86,7 @@ def validate(
     """
     from mnnqnn_tasks.toolchain.opcheck import refused_ops
 
-    refused = refused_ops(Path(folder), _index(index), _samples(inputs), _options(target))
-    write_json(out, refused)
+    write_json(out, refused_ops(Path(ops), target_options(target)))
     return [out], {}
 
 
@@ -135,7 +150,7 @@ def link(
     """
     from mnnqnn_tasks.qnn import run
 
-    run.link([Path(n) for n in nets], Path(blobs), _options(target), Path(out), Path(report))
+    run.link([Path(n) for n in nets], Path(blobs), target_options(target), Path(out), Path(report))
     return [out, report], {}
 
 
@@ -171,6 +186,50 @@ def bundle(
     return [str(path) for path in made], {}
 
 
+def _structure(made: ModelIndex, folder: str) -> dict[str, Any]:
+    """What the shape of the model depends on, as opposed to the values of its weights."""
+    from mnnqnn_tasks.mnn.folder import open_folder
+
+    files = {name: digest.sha256 for name, digest in made.files.items()}
+    if "tie_embeddings" not in open_folder(folder).llm_config:
+        files.pop(made.weight or "", None)  # else the inputs are read from it
+    return {"files": files, "ranges": [list(span) for span in sorted(made.ranges)]}
+
+
+@contextlib.contextmanager
+def _unchanged(folder: str, index: ModelIndex, digests: str) -> Iterator[None]:
+    """Make sure that a library that reads the model by itself reads the model of ``index``.
+
+    Raises:
+        StaleInputError: when a file is another one before, or was written meanwhile.
+    """
+    from mnnqnn_tasks.cache.statcache import DigestCache
+
+    cache = DigestCache(digests)
+    before = _stamps(folder, index)
+    for name, known in index.files.items():
+        if cache.digest(os.path.join(folder, name)) != known.sha256:
+            raise _stale(folder, name)
+    yield
+    after = _stamps(folder, index)
+    for name in index.files:
+        if before[name] != after[name]:
+            raise _stale(folder, name)
+
+
+def _stamps(folder: str, index: ModelIndex) -> dict[str, tuple[int, int, int, int]]:
+    stats = {name: os.stat(os.path.join(folder, name)) for name in index.files}
+    return {n: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for n, s in stats.items()}
+
+
+def _stale(folder: str, name: str) -> StaleInputError:
+    return StaleInputError(
+        "the model changed while it was exported",
+        where=os.path.join(folder, name),
+        todo="run again when the file is complete",
+    )
+
+
 def _index(path: str) -> ModelIndex:
     from mnnqnn_tasks.mnn.index import ModelIndex
 
@@ -181,7 +240,7 @@ def _samples(inputs: Mapping[str, str]) -> dict[int, Path]:
     return {int(length): Path(path) for length, path in inputs.items()}
 
 
-def _options(target: Mapping[str, Any]) -> TargetOptions:
+def target_options(target: Mapping[str, Any]) -> TargetOptions:
     from dataclasses import fields
 
     from mnnqnn_tasks.qnn.options import TargetOptions

@@ -49,7 +49,7 @@ def link(
                 "the context binary differs from what was asked",
                 where=str(out_bin),
                 why="; ".join(found),
-                tail=log.take() or None,
+                tail=log.tail(),
             )
     return info
 

@@ -26,10 +26,18 @@ Callback = ctypes.CFUNCTYPE(
 
 
 class Log:
-    """Collects the library's lines; ``callback`` is what ``logCreate`` takes."""
+    """Collects the library's lines; ``callback`` is what ``logCreate`` takes.
+
+    Attributes:
+        lines: the last lines.
+        heads: the first line of each of the last messages.
+        quiet: collect only, print nothing.
+    """
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_KEEP)
+        self.heads: deque[str] = deque(maxlen=_KEEP)
+        self.quiet = False
         self._vsnprintf: Any = ctypes.CDLL(None).vsnprintf
         self._vsnprintf.argtypes = [
             ctypes.c_char_p,
@@ -45,22 +53,28 @@ class Log:
         self.add(buffer.value.decode("utf-8", "replace"))
 
     def add(self, text: str) -> None:
-        """Keep the lines of ``text`` that are no noise, and print them."""
-        for line in text.splitlines():
-            line = line.strip()
-            if line and not any(noise in line for noise in NOISE):
-                self.lines.append(line)
-                os.write(2, (line + "\n").encode("utf-8", "replace"))
+        """Keep the lines of a message that are no noise, and print them."""
+        lines = [line.strip() for line in text.splitlines()]
+        lines = [line for line in lines if line and not any(n in line for n in NOISE)]
+        if not lines:
+            return
+        self.heads.append(lines[0])
+        self.lines.extend(lines)
+        if not self.quiet:
+            os.write(2, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
 
     def stage(self, text: str) -> None:
         """Say what is about to be done; the parent names it if the process dies."""
         os.write(2, f"{STAGE}{text}\n".encode("utf-8", "replace"))
 
-    def take(self) -> str:
-        """The lines since the last call, joined; then forget them."""
-        text = "\n".join(self.lines)
+    def tail(self) -> str | None:
+        """The last lines joined, None where there are none."""
+        return "\n".join(self.lines) or None
+
+    def clear(self) -> None:
+        """Forget what was printed so far."""
         self.lines.clear()
-        return text
+        self.heads.clear()
 
 
 def tail_of(stderr: str, count: int = 12) -> tuple[str | None, str]:

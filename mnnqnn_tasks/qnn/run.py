@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +29,9 @@ from mnnqnn_tasks.qnn.verdict import OpVerdict
 
 #: Seconds after which a call is given up; large graphs take minutes on a slow machine.
 TIMEOUT = 3600.0
+
+#: What `validate` in the worker says before each question: graph and node index.
+_ASKING = re.compile(r"validate (\d+) (\d+): ")
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -81,18 +86,35 @@ def validate(
 ) -> list[list[OpVerdict]]:
     """QNN's verdict on each node of each graph in ``nets``; see `OpVerdict`.
 
+    A node that brings the library down is one that it cannot run: it gets a verdict that
+    says so, and the others are asked again without it.
+
     Raises:
-        NetFileError, QnnError, NativeCrash, ToolMissing.
+        NetFileError, QnnError, ToolMissing.
+        NativeCrash: the library dies before it is asked about a node.
     """
-    result = _call(
-        "validate",
-        "validate ops",
-        lib_dir,
-        timeout,
-        nets=[str(net) for net in nets],
-        options=options.to_json(),
-    )
-    return [[OpVerdict(**verdict) for verdict in graph] for graph in result]
+    crashes: dict[tuple[int, int], str] = {}
+    while True:
+        outcome = _spawn(
+            "validate",
+            lib_dir,
+            timeout,
+            nets=[str(net) for net in nets],
+            options=options.to_json(),
+            skip=list(crashes),
+        )
+        at = _ASKING.match(outcome.stage or "")
+        if not outcome.crashed or at is None:
+            break
+        crashes[int(at[1]), int(at[2])] = f"the QNN library died of {outcome.signal} on this op"
+    result = outcome.result("validate ops")
+    return [
+        [
+            replace(OpVerdict(**verdict), reason=crashes.get((g, n), verdict["reason"]))
+            for n, verdict in enumerate(graph)
+        ]
+        for g, graph in enumerate(result)
+    ]
 
 
 def inspect(path: Path, lib_dir: Path | None = None, timeout: float = TIMEOUT) -> binary.BinaryInfo:
@@ -180,7 +202,78 @@ def _call(
     pass_files: Mapping[str, IO[bytes]] | None = None,
     **fields: Any,
 ) -> Any:
-    """Run one request in a worker process and return its result."""
+    """Run one request in a worker process and return its result; ``label`` names it."""
+    return _spawn(action, lib_dir, timeout, pass_files, **fields).result(label)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a worker process ended.
+
+    Attributes:
+        code: exit code, minus the signal that ended it, None if it was given up.
+        stage: the last step that it said it was at.
+        tail: last lines that it printed besides.
+        answer: its response, empty if it wrote none.
+    """
+
+    code: int | None
+    stage: str | None
+    tail: str | None
+    answer: bytes
+
+    @property
+    def crashed(self) -> bool:
+        return self.code is not None and self.code < 0
+
+    @property
+    def signal(self) -> str:
+        number = -(self.code or 0)
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}"
+
+    def result(self, label: str) -> Any:
+        """The response's result.
+
+        Raises:
+            NativeCrash: a signal ended the process.
+            QnnError: it was given up, or ended without a response.
+            MnnqnnError: the error that it responded with.
+        """
+        at = self.stage or "start"
+        if self.code is None:
+            raise QnnError("no answer in time", where=label, why=f"at: {at}", tail=self.tail)
+        if self.crashed:
+            raise NativeCrash(
+                "the process that uses the QNN library died",
+                where=label,
+                why=f"{self.signal} while it was at: {at}",
+                todo="see the last lines; the system ends a process by SIGKILL if memory runs out",
+                tail=self.tail,
+            )
+        if self.code != 0 or not self.answer:
+            raise QnnError(
+                f"the process that uses the QNN library ended with exit code {self.code}",
+                where=label,
+                why=f"at: {at}",
+                tail=self.tail,
+            )
+        answer = json.loads(self.answer)
+        if "error" in answer:
+            raise _rebuild(*answer["error"])
+        return answer["result"]
+
+
+def _spawn(
+    action: str,
+    lib_dir: Path | None,
+    timeout: float,
+    pass_files: Mapping[str, IO[bytes]] | None = None,
+    **fields: Any,
+) -> _Outcome:
+    """Run one request in a worker process; ``pass_files`` are files it reads or writes."""
     files = dict(pass_files or {})
     with (
         tempfile.TemporaryFile() as response,
@@ -199,38 +292,15 @@ def _call(
         stdin.seek(0)
         code = _run(stdin, stderr, [stream.fileno() for stream in files.values()], timeout)
         stderr.seek(0)
-        stage, tail = tail_of(stderr.read().decode("utf-8", "replace"))
-        if code is None:
-            raise QnnError(
-                f"no answer after {timeout:g} s", where=label, why=f"at: {stage}", tail=tail or None
-            )
-        if code < 0:
-            raise NativeCrash(
-                "a process that uses the QNN library died",
-                where=label,
-                why=f"{_signal_name(-code)} while it was at: {stage or 'start'}",
-                todo="see the library's last lines; out of memory also looks like SIGKILL",
-                tail=tail or None,
-            )
         response.seek(0)
-        text = response.read()
-        if code != 0 or not text:
-            raise QnnError(
-                f"the worker process ended with exit code {code}",
-                where=label,
-                why=f"at: {stage or 'start'}",
-                tail=tail or None,
-            )
-    answer = json.loads(text)
-    if "error" in answer:
-        kind, *rest = answer["error"]
-        raise _rebuild(kind, *rest)
-    return answer["result"]
+        stage, tail = tail_of(stderr.read().decode("utf-8", "replace"))
+        return _Outcome(code, stage, tail or None, response.read())
 
 
-def _rebuild(kind: str, what: str, *rest: str | None) -> MnnqnnError:
+def _rebuild(
+    kind: str, what: str, where: str | None, why: str | None, todo: str | None, tail: str | None
+) -> MnnqnnError:
     cls: type[MnnqnnError] = getattr(errors, kind, QnnError)
-    where, why, todo, tail = rest
     return cls(what, where=where, why=why, todo=todo, tail=tail)
 
 
@@ -252,10 +322,3 @@ def _run(stdin: IO[bytes], stderr: IO[bytes], fds: list[int], timeout: float) ->
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.wait()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -7,6 +7,7 @@ the process on a bad graph and keeps global state.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from mnnqnn_tasks.errors import QnnError, ToolMissing
 from mnnqnn_tasks.qnn import abi, library
 from mnnqnn_tasks.qnn.log import Log
 from mnnqnn_tasks.qnn.options import TargetOptions
+
+#: "Arch 68 set by custom config is different from arch associated with SoC 57, will
+#: overwrite it to 75": v68 is the default, so nothing is printed for it.
+_ARCH = re.compile(r"arch associated with SoC \d+, will overwrite it to (\d+)")
 
 
 def dlopen(path: Path) -> Any:
@@ -92,7 +97,14 @@ class Htp:
         found: Callable[..., int] = abi.prototype(name)(getattr(self._functions, name))
         return found
 
-    def call(self, name: str, *arguments: Any, what: str, where: str | None = None) -> None:
+    def call(
+        self,
+        name: str,
+        *arguments: Any,
+        what: str,
+        where: str | None = None,
+        todo: str | None = None,
+    ) -> None:
         """Call ``name``; anything but success is an error.
 
         Raises:
@@ -104,7 +116,8 @@ class Htp:
                 what,
                 where=where,
                 why=f"{name} returned {code & 0xFFFF}: {self.message(code)}",
-                tail=self.log.take() or None,
+                todo=todo,
+                tail=self.log.tail(),
             )
 
     def message(self, code: int) -> str:
@@ -135,8 +148,29 @@ class Htp:
         """Create the device of ``options.soc_id``; the library derives the architecture.
 
         Raises:
-            QnnError: a chip that this library does not know.
+            QnnError: a chip that this library does not know, or another architecture
+                than ``options.dsp_arch``.
         """
+        # The only place where the library tells the architecture is a warning.
+        self._set_log_level("WARN")
+        self.log.quiet = True
+        handle = self._create_device(options)
+        self.log.quiet = False
+        self._set_log_level("ERROR")
+        found = [match for line in self.log.lines if (match := _ARCH.search(line))]
+        self.log.clear()
+        if found and (arch := f"v{found[-1].group(1)}") != options.dsp_arch:
+            raise QnnError(
+                f"soc_id {options.soc_id} is {arch}, not {options.dsp_arch}",
+                why="the QNN library says which architecture the chip has",
+                todo=f"set dsp_arch to {arch}, or name another chip",
+            )
+        return handle
+
+    def _set_log_level(self, level: str) -> None:
+        self.function("logSetLogLevel")(self._logger, abi.enum("LogLevel")[level])
+
+    def _create_device(self, options: TargetOptions) -> ctypes.c_void_p:
         settings = abi.ctype("QnnHtpDevice_CustomConfig_t")()
         settings.option = abi.enum("HtpDeviceOption")["SOC"]
         settings.socModel = options.soc_id
@@ -148,6 +182,7 @@ class Htp:
             configs,
             ctypes.byref(handle),
             what=f"the QNN library does not accept soc_id {options.soc_id}",
+            todo="name a chip that it knows, or install a newer onnxruntime-qnn",
         )
         del keep
         return handle

@@ -52,7 +52,8 @@ def _validate(request: Request) -> object:
 
     graphs = [load(Path(net)) for net in request["nets"]]
     options = TargetOptions(**request["options"])
-    verdicts = validate(graphs, options, Path(request["lib_dir"]))
+    skip = {(graph, node) for graph, node in request["skip"]}
+    verdicts = validate(graphs, options, Path(request["lib_dir"]), skip)
     return [[asdict(verdict) for verdict in graph] for graph in verdicts]
 
 

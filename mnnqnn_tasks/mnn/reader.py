@@ -209,7 +209,7 @@ class _Decoder:
 
     def string(self, pos: int, where: str) -> str:
         length = self.u32(pos, where)
-        self._check(pos + 4, length, where)
+        self._check(pos + 4, length + 1, where)  # a zero byte follows the text
         self._spend(length)
         # Names are UTF-8 by convention only; surrogateescape brings any of them back unchanged.
         return str(self.data[pos + 4 : pos + 4 + length], "utf-8", "surrogateescape")

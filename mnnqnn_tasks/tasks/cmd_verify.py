@@ -11,8 +11,9 @@ from doit.cmd_base import DoitCmdBase
 from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError, VerifyError
+from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.pipeline import Target
-from mnnqnn_tasks.tasks import names, session
+from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.actions import internal_error
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.graph import options
@@ -118,7 +119,7 @@ def _chosen(wanted: list[str]) -> Iterator[tuple[Job, Target]]:
     for name in wanted:
         if name not in session.current().jobs and name not in pairs:
             known = [*session.current().jobs, *pairs]
-            near = names.nearest(name, known)
+            near = nearest(name, known)
             raise InvalidCommand(
                 f"there is no model or target {name!r}\n"
                 f"  to do: {f'did you mean {near}? ' if near else ''}there are {', '.join(known)}"

@@ -66,10 +66,7 @@ class ContentChecker(FileChangedChecker):  # type: ignore[misc]
 
 
 def _is_ours(path: str) -> bool:
-    return any(
-        path.startswith((job.layout.build + os.sep, job.layout.dist + os.sep))
-        for job in session.current().jobs.values()
-    )
+    return path.startswith(session.current().outputs)
 
 
 class Fresh:

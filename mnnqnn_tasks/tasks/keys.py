@@ -7,14 +7,14 @@ must be remembered when a translation is corrected.
 from __future__ import annotations
 
 import functools
+import os
 from importlib import metadata
-from pathlib import Path
 
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.errors import ToolMissing
 from mnnqnn_tasks.tasks import session
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 #: Raise a stage's number when its files change form in a way that its code does not show.
 STAGE_VERSION = dict.fromkeys(session.STAGES, 1)
@@ -36,9 +36,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
 @functools.cache
 def code_version(room: str) -> str:
     """A digest of a room's source files."""
-    files = sorted(p for p in (_PACKAGE / room).rglob("*") if p.suffix in {".py", ".json"})
-    names = {str(p.relative_to(_PACKAGE)): session.current().digest(str(p)) for p in files}
-    return action_key(room, names)[:16]
+    here = session.current()
+    found = {}
+    for parent, folders, files in os.walk(os.path.join(_PACKAGE, room)):
+        folders[:] = sorted(f for f in folders if f != "__pycache__")
+        for name in sorted(files):
+            if name.endswith((".py", ".json")):
+                path = os.path.join(parent, name)
+                found[path[len(_PACKAGE) :]] = here.digest(path)
+    return action_key(room, found)[:16]
 
 
 def stage_key(stage: str, **options: object) -> dict[str, object]:

@@ -87,6 +87,16 @@ def pipeline_files() -> list[Path]:
 
 def task_mnnqnn() -> Iterator[Task]:
     """Export MNN LLMs to Qualcomm NPUs."""
+    yield from make_tasks()  # doit tokenizes the creator's source, so it is short
+
+
+def make_tasks() -> list[Task]:
+    """Every task of the loaded pipelines, for the command that is loading them.
+
+    Raises:
+        InvalidTask: when another run is in the way; doit prints its message.
+        InvalidCommand: when the command line names a task that there is not.
+    """
     command = names.loading_command()
     try:
         executes = run.begin(command)
@@ -95,9 +105,8 @@ def task_mnnqnn() -> Iterator[Task]:
         raise InvalidTask(str(error)) from None
     if command is not None:
         known = {task.name for task in tasks} | {t for task in tasks for t in task.targets}
-        others = _other_creators(command) | {"_regex_target"}
-        names.check_names(_typed(command), known, others - {"_regex_target"})
-    yield from tasks
+        names.check_names(_typed(command), known, _other_creators(command))
+    return tasks
 
 
 def _typed(command: Any) -> list[str]:

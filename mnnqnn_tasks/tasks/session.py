@@ -6,6 +6,7 @@ none of them a common context; this is it.  There is one per process.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +74,7 @@ class Session:
         groups: names of tasks that only hold others together.
         reasons: why a task is not fresh, by task name.
         failed: names of tasks that failed or wait for one that did.
+        outputs: the folders, with a separator at the end, that only we write to.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -81,6 +83,8 @@ class Session:
     groups: set[str] = field(default_factory=set)
     reasons: dict[str, str] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    outputs: tuple[str, ...] = ()
+    _folders: dict[str, Place] = field(default_factory=dict)
 
     def add(self, pipeline: Pipeline) -> None:
         """Make a job of every model of ``pipeline``."""
@@ -93,6 +97,9 @@ class Session:
                 {"@build": layout.build, "@dist": layout.dist, "@model": str(model.path)}
             )
             self.jobs[model.name] = Job(pipeline, model, place, layout, names)
+            for folder in (str(model.path), layout.build, layout.dist):
+                self._folders[folder + os.sep] = place
+            self.outputs += (layout.build + os.sep, layout.dist + os.sep)
 
     def job_of(self, task: str) -> Job | None:
         """The job that a task belongs to; ``None`` for groups and a user's own tasks."""
@@ -116,9 +123,9 @@ class Session:
         return self._digests(path).digest(path)
 
     def _digests(self, path: str) -> DigestCache:
-        for job in self.jobs.values():
-            if path.startswith((str(job.model.path), job.layout.build, job.layout.dist)):
-                return job.place.digests
+        for folder, place in self._folders.items():
+            if path.startswith(folder):
+                return place.digests
         return next(iter(self.places.values())).digests
 
 

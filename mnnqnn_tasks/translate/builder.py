@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,7 +267,7 @@ class Builder:
             )
         )
 
-    def static(self, array: NDArray[np.generic], form: Form, suffix: str = "_const") -> Stored:
+    def static(self, array: NDArray[Any], form: Form, suffix: str = "_const") -> Stored:
         """A static tensor of ``form`` holding ``array``; equal ones are made once."""
         data = np.ascontiguousarray(array, _STATIC_DTYPE[form])
         name = self.static_raw(data, DTYPE_OF[form], data.shape, None, suffix)
@@ -281,7 +282,7 @@ class Builder:
 
     def static_raw(
         self,
-        data: NDArray[np.generic] | memoryview,
+        data: NDArray[Any],
         dtype: str,
         dims: Dims,
         quant: Quant | None,
@@ -291,10 +292,10 @@ class Builder:
         """A static tensor with these bytes and this encoding; returns its name.
 
         Args:
-            data: the bytes, little-endian and row-major.
+            data: the values, C-contiguous and little-endian.
             sha256: their digest where the caller knows it.
         """
-        view = memoryview(data).cast("B")
+        view: memoryview = data.reshape(-1).view(np.uint8).data
         digest = sha256 or hashlib.sha256(view).hexdigest()
         key = (digest, dtype, dims, quant)
         if key not in self._statics:

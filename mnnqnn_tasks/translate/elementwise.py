@@ -37,7 +37,7 @@ def broadcast_reason(subgraph: Subgraph, inputs: Sequence[int], output: int) -> 
     for index in inputs:
         dims = subgraph.tensors[index].dims
         pairs = zip(reversed(dims), reversed(out), strict=False)
-        if len(dims) > len(out) or any(d not in (1, o) for d, o in pairs):
-            if math.prod(dims) not in (1, math.prod(out)):
-                return f"shape {list(dims)} does not broadcast to {list(out)}"
+        fits = len(dims) <= len(out) and all(d in (1, o) for d, o in pairs)
+        if not fits and math.prod(dims) not in (1, math.prod(out)):
+            return f"shape {list(dims)} does not broadcast to {list(out)}"
     return None

@@ -92,7 +92,8 @@ def fit_encoding(values: NDArray[np.float32]) -> ScaleOffset:
 def quantize(values: NDArray[np.float32], encoding: ScaleOffset) -> NDArray[np.uint16]:
     """``values`` as UFIXED_POINT_16 under ``encoding``, rounded to nearest, clipped."""
     stored = np.rint(values.astype(np.float64) / encoding.scale) - encoding.offset
-    return np.clip(stored, 0, 65535).astype(np.uint16)
+    clipped: NDArray[np.uint16] = np.clip(stored, 0, 65535).astype(np.uint16)
+    return clipped
 
 
 def to_float16(values: NDArray[np.float32]) -> NDArray[np.float16]:

@@ -62,6 +62,8 @@ def decode(builder: Builder, op: SubOp) -> Weight:
 
 def with_kernel(weight: Weight) -> Weight:
     """A 1x1 kernel's [oc, ic] weights as [oc, ic, 1, 1]."""
+    if isinstance(weight, FloatWeight):
+        return replace(weight, values=weight.values[:, :, None, None])
     return replace(weight, values=weight.values[:, :, None, None])
 
 

@@ -9,6 +9,7 @@ from mnnqnn_tasks.qnn.ir import ScalarParam
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.params import param
 from mnnqnn_tasks.translate.registry import translates
+from mnnqnn_tasks.translate.values import Form
 
 
 def _transposed(op: SubOp) -> tuple[bool, bool]:
@@ -43,7 +44,7 @@ def translate(builder: Builder, op: SubOp) -> None:
     result = (1,) * (rank - len(dims)) + dims
     encoding = builder.encoding(out)
     fixed = encoding is not None and builder.is_fixed(a, b)
-    form = "fixed" if fixed and len(op.inputs) == 2 else "float"
+    form: Form = "fixed" if fixed and len(op.inputs) == 2 else "float"
     inputs = [builder.read(i, form, s) for i, s in zip((a, b), shapes, strict=True)]
     if len(op.inputs) > 2 and op.inputs[2] >= 0:
         bias = op.inputs[2]

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from mnnqnn_tasks.errors import TranslateError
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
-from mnnqnn_tasks.qnn.ir import ScalarParam, TensorParam
+from mnnqnn_tasks.qnn.ir import Param, ScalarParam, TensorParam
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.consts import positive_axis
 from mnnqnn_tasks.translate.params import param
 from mnnqnn_tasks.translate.registry import translates
-from mnnqnn_tasks.translate.values import to_float16
+from mnnqnn_tasks.translate.values import Form, to_float16
 
 
 def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
@@ -69,7 +69,7 @@ def translate(builder: Builder, op: SubOp) -> None:
         builder.define(source, builder.node("ElementWiseAdd", terms, rows, "float", suffix="_sum"))
     encoding = builder.encoding(out)
     fixed = encoding is not None and builder.is_fixed(source) and _FIXED_NORM
-    form = "fixed" if fixed else "float"
+    form: Form = "fixed" if fixed else "float"
     value = builder.read(source, form, rows)
     gamma = _floats(builder, op, "gamma", size)
     beta = _floats(builder, op, "beta", size)
@@ -82,7 +82,7 @@ def translate(builder: Builder, op: SubOp) -> None:
         else:
             inputs.append(builder.static(to_float16(values), "float", suffix))
     kind = "RmsNorm" if param(op, "LayerNorm", "useRMSNorm") else "LayerNorm"
-    params = [
+    params: list[Param] = [
         ScalarParam("epsilon", "FLOAT_32", float(np.float32(param(op, "LayerNorm", "epsilon")))),
         TensorParam("axes", "UINT_32", (1,), (1,)),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
-from mnnqnn_tasks.qnn.ir import ScalarParam, TensorParam
+from mnnqnn_tasks.qnn.ir import Param, ScalarParam, TensorParam
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.consts import const_ints, positive_axis
 from mnnqnn_tasks.translate.params import param
@@ -68,7 +68,7 @@ def translate(builder: Builder, op: SubOp) -> None:
             "Transpose", [value], (1, middle, before), "float", None, [order], suffix="_turn"
         )
         before, after = 1, before
-    params = [
+    params: list[Param] = [
         TensorParam("axes", "UINT_32", (1,), (1,)),
         ScalarParam("keep_dims", "BOOL_8", True),
     ]

@@ -24,9 +24,9 @@ def _same_elements(op: SubOp, subgraph: Subgraph) -> str | None:
 def _reshape_order(op: SubOp, subgraph: Subgraph) -> str | None:
     # A Reshape of an NHWC tensor with NCHW rules (Caffe) permutes; LLMs have none.
     source = subgraph.tensors[op.inputs[0]]
-    if op.type == "Reshape" and len(source.dims) == 4 and source.format == "NHWC":
-        if op.params.get("dimType", "NCHW") == "NCHW":
-            return "a Reshape in NCHW order of an NHWC tensor"
+    nhwc = len(source.dims) == 4 and source.format == "NHWC"
+    if op.type == "Reshape" and nhwc and op.params.get("dimType", "NCHW") == "NCHW":
+        return "a Reshape in NCHW order of an NHWC tensor"
     return _same_elements(op, subgraph)
 
 

@@ -77,7 +77,7 @@ def partition(
     targets = find_outputs(view, outputs)
     inputs = set.intersection(*(set(facts) for _, facts in shapes))
     all_ops = needed_ops(view, inputs, targets)
-    facts = tuple(infer(view.net, known) for _, known in shapes)
+    facts = tuple(infer(view.net, known, view.order) for _, known in shapes)
     folded = fold(view, all_ops, facts)
     needed = needed_ops(view, inputs, targets, folded.ops)
     sources = Sources(index)

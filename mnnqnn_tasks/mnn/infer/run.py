@@ -54,14 +54,19 @@ def const(op: Table, ins: Sequence[TensorFact], outs: int) -> list[TensorFact]:
     return [blob_fact(op.main)]
 
 
-def infer(net: Table, input_facts: Mapping[int, TensorFact]) -> list[TensorFact | None]:
+def infer(
+    net: Table,
+    input_facts: Mapping[int, TensorFact],
+    order: Sequence[int] | None = None,
+) -> list[TensorFact | None]:
     """Facts of every tensor of ``net``.
 
     Args:
-        net: a decoded ``Net``; its ops in an order in which each reads what earlier
-            ones wrote, as MNN's runtime demands.
+        net: a decoded ``Net``.
         input_facts: facts by tensor index for the graph inputs, and for any other
             tensor that the caller knows better; these are never overwritten.
+        order: op indices such that each op comes after those whose results it reads;
+            the order of the file if not given.
 
     Returns:
         One entry per tensor of ``net.tensorName``; ``None`` where a rule is missing or
@@ -74,7 +79,9 @@ def infer(net: Table, input_facts: Mapping[int, TensorFact]) -> list[TensorFact 
     facts: list[TensorFact | None] = [None] * count
     for index, fact in input_facts.items():
         facts[index] = fact
-    for number, op in enumerate(net.oplists or ()):
+    ops = net.oplists or ()
+    for number in range(len(ops)) if order is None else order:
+        op = ops[number]
         outputs = op.fields.get("outputIndexes", ())
         inputs = op.fields.get("inputIndexes", ())
         inputs = inputs.tolist() if isinstance(inputs, np.ndarray) else list(inputs)

@@ -8,7 +8,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from mnnqnn_tasks.files import TEMP_PREFIX, atomic_writer, disk_errors, link_or_copy, write_text
+from mnnqnn_tasks.files import (
+    TEMP_PREFIX,
+    atomic_writer,
+    disk_errors,
+    link_or_copy,
+    write_bytes,
+    write_text,
+)
 from mnnqnn_tasks.qnn import netjson
 from mnnqnn_tasks.qnn.ir import Graph
 from mnnqnn_tasks.translate import emit_cpp
@@ -54,7 +61,9 @@ def emit(
         work = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=out_dir))
     try:
         names = [f"{graph.name}.cpp"]
-        write_text(work / names[0], emit_cpp.source(graph))
+        # Not flushed to the disk: nothing of ours reads it, and it is made again with
+        # net.json, which is.
+        write_bytes(work / names[0], emit_cpp.source(graph).encode(), durable=False)
         for tensor in graph.tensors:
             if tensor.blob is None:
                 continue

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from mnnqnn_tasks.qnn.floats import shortest
 from mnnqnn_tasks.qnn.ir import (
     AxisScaleOffset,
     BlockwiseExpansion,
@@ -38,8 +37,17 @@ Lines = Iterator[str]
 
 
 def literals(values: Sequence[float]) -> list[str]:
-    """C++ ``float`` literals that give each value's float32 back exactly."""
-    return [(t if "." in t or "e" in t else t + ".0") + "f" for t in shortest(values)]
+    """C++ ``float`` literals that give each value's float32 back exactly.
+
+    Nine significant digits always do; hexadecimal ones would need C++17.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+    text = "%.8ef " * len(values) % tuple(values)
+    if "n" in text:  # inf, nan
+        raise ValueError("not a finite number")
+    return text.split()
 
 
 def quoted(text: str) -> str:

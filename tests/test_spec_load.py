@@ -225,8 +225,11 @@ REFUSED = {
     ),
     "key is a list": (BASE + "runtime: {[8]: 1}\n", r"^p\.yaml:7:10: runtime: a key must be text"),
     "infinity": (BASE + "runtime: {a: [.inf]}\n", r"^p\.yaml:7:15: runtime\.a\[0\]: infinity"),
-    "binary": (BASE + "runtime: {a: !!binary aGk=}\n", r"^p\.yaml:7:14: runtime\.a: a bytes"),
-    "set": (BASE + "runtime: {a: !!set {x}}\n", r"^p\.yaml:7:14: runtime\.a: a set"),
+    "binary": (
+        BASE + "runtime: {a: !!binary aGk=}\n",
+        r"^p\.yaml:7:14: runtime\.a: a value of type bytes",
+    ),
+    "set": (BASE + "runtime: {a: !!set {x}}\n", r"^p\.yaml:7:14: runtime\.a: a value of type set"),
     "endless anchor": (BASE + "runtime: &a {a: *a}\n", r"^p\.yaml: too many values"),
     "key of the export": (
         BASE + "runtime: {chunk_limits: [1]}\n",

@@ -22,6 +22,10 @@ Path = tuple[str | int, ...]
 ANNOTATIONS = frozenset({"$schema", "$id", "$defs", "title", "description", "default", "examples"})
 
 
+#: Longer lists of names are no help in a message.
+_MANY = 20
+
+
 @dataclass(frozen=True)
 class Violation:
     """What is wrong with a value.
@@ -30,12 +34,14 @@ class Violation:
         path: keys and indices from the root to the offender.
         what: what is wrong, one sentence.
         todo: what to write instead.
+        about: what the schema says about the place.
         at_key: the trouble is the key itself rather than the value behind it.
     """
 
     path: Path
     what: str
     todo: str | None = None
+    about: str | None = None
     at_key: bool = False
 
 
@@ -81,11 +87,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], kind: str) -> str:
-    """Advice for an unknown name: the nearest one, and all of them."""
+    """Advice for an unknown name: the nearest one, and the others if they are few."""
     names = list(known)
     near = nearest(name, names)
-    listing = f"{kind}: {', '.join(names)}"
-    return f"did you mean {near!r}? {listing}" if near else listing
+    question = f"did you mean {near!r}?" if near else ""
+    listing = f"{kind}: {', '.join(names)}" if len(names) <= _MANY else ""
+    return " ".join(filter(None, [question, listing])) or f"there are {len(names)} {kind}"
 
 
 Rule = Callable[[Any, Any, dict[str, Any], "Checker", Path], Iterator[Violation]]
@@ -112,50 +119,54 @@ class Checker:
         return functools.reduce(lambda node, key: node[key], ref.split("/")[1:], self.root)
 
 
-def _advice(schema: dict[str, Any]) -> str | None:
+def _about(schema: dict[str, Any]) -> str | None:
     return schema.get("description")
 
 
 def _type(value: Any, kind: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     word, test = _TYPES[kind]
     if not test(value):
-        quote = (
-            "put it in quotes" if kind == "string" and not isinstance(value, dict | list) else ""
-        )
-        advice = "; ".join(filter(None, [quote, _advice(schema)])) or None
-        yield Violation(path, f"must be {word}, not {describe(value)}", advice)
+        quoted = kind == "string" and not isinstance(value, dict | list | None)
+        helps = quoted and re.search(_end_anchored(schema.get("pattern", "")), str(value))
+        todo = "put it in quotes" if helps else None
+        what = f"must be {word}, not {describe(value)}"
+        yield Violation(path, what, todo, _about(schema))
 
 
 def _const(value: Any, wanted: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if value != wanted or _is_bool(value) != _is_bool(wanted):
-        yield Violation(path, f"must be {wanted!r}, not {describe(value)}", _advice(schema))
+        yield Violation(path, f"must be {wanted!r}, not {describe(value)}", about=_about(schema))
 
 
 def _minimum(value: Any, bound: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if _TYPES["number"][1](value) and value < bound:
-        yield Violation(path, f"must be at least {bound}, not {describe(value)}", _advice(schema))
+        yield Violation(
+            path, f"must be at least {bound}, not {describe(value)}", about=_about(schema)
+        )
 
 
 def _maximum(value: Any, bound: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if _TYPES["number"][1](value) and value > bound:
-        yield Violation(path, f"must be at most {bound}, not {describe(value)}", _advice(schema))
+        yield Violation(
+            path, f"must be at most {bound}, not {describe(value)}", about=_about(schema)
+        )
 
 
 def _min_length(value: Any, bound: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if isinstance(value, str) and len(value) < bound:
-        yield Violation(path, "must not be empty", _advice(schema))
+        yield Violation(path, "must not be empty", about=_about(schema))
 
 
 def _max_length(value: Any, bound: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if isinstance(value, str) and len(value) > bound:
         what = f"must have at most {bound} characters, not {len(value)}"
-        yield Violation(path, what, _advice(schema))
+        yield Violation(path, what, about=_about(schema))
 
 
 def _pattern(value: Any, pattern: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     # JSON Schema's "$" is the end of the text; Python's also matches before a last newline.
     if isinstance(value, str) and not re.search(_end_anchored(pattern), value):
-        yield Violation(path, f"{describe(value)} is not allowed here", _advice(schema))
+        yield Violation(path, f"{describe(value)} is not allowed here", about=_about(schema))
 
 
 @functools.cache
@@ -165,7 +176,7 @@ def _end_anchored(pattern: str) -> str:
 
 def _min_items(value: Any, bound: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if isinstance(value, list) and len(value) < bound:
-        yield Violation(path, "the list must not be empty", _advice(schema))
+        yield Violation(path, "the list must not be empty", about=_about(schema))
 
 
 def _unique(value: Any, wanted: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:

@@ -41,7 +41,9 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """
     document = yamlfile.read(Path(path))
     for wrong in violations(document.value, schema("pipeline")):
-        raise document.error(wrong.path, wrong.what, wrong.todo, at_key=wrong.at_key)
+        raise document.error(
+            wrong.path, wrong.what, wrong.todo, why=wrong.about, at_key=wrong.at_key
+        )
     raw = document.value
     warnings: list[str] = []
     file = Path(os.path.realpath(path))
@@ -145,8 +147,8 @@ def _soc(document: Document, path: KeyPath, entry: dict[str, Any], warnings: lis
             raise document.error(
                 (*path, "soc"),
                 f"the SoC table has no {entry['soc']!r}",
-                did_you_mean(entry["soc"], socs.names(), "known SoCs")
-                + "; or give its soc_id and dsp_arch",
+                did_you_mean(entry["soc"], socs.names(), "SoCs in the table")
+                + " A SoC without a public name needs soc_id and dsp_arch.",
             )
     if "soc_id" not in entry and named is None:
         raise document.error(path, "a target needs 'soc_id' or 'soc'", "for instance soc_id: 57")

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_MARKETING = {"8gen1": 36, "8gen2": 43, "8gen3": 57, "8elite": 69}
+_MARKETING = {"8 Gen 1": 36, "8 Gen 2": 43, "8 Gen 3": 57, "8 Elite": 69}
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class SocTable:
         return self.by_name.get(_fold(name))
 
     def names(self) -> list[str]:
-        """Model names in the order of their ids."""
-        return [soc.model for soc in self.by_id.values() if soc.model is not None]
+        """Model names in the order of their ids, then marketing names."""
+        return [soc.model for soc in self.by_id.values() if soc.model is not None] + [*_MARKETING]
 
 
 def _fold(name: str) -> str:
@@ -53,5 +53,5 @@ def table() -> SocTable:
         row["soc_id"]: Soc(row["soc_id"], row["soc_model"], row["dsp_arch"]) for row in raw["socs"]
     }
     by_name = {_fold(soc.model): soc for soc in by_id.values() if soc.model is not None}
-    by_name |= {name: by_id[soc_id] for name, soc_id in _MARKETING.items()}
+    by_name |= {_fold(name): by_id[soc_id] for name, soc_id in _MARKETING.items()}
     return SocTable(by_id, by_name)

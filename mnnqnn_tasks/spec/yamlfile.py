@@ -66,13 +66,20 @@ class Document:
         return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
     def error(
-        self, path: KeyPath, what: str, todo: str | None = None, *, at_key: bool = False
+        self,
+        path: KeyPath,
+        what: str,
+        todo: str | None = None,
+        *,
+        why: str | None = None,
+        at_key: bool = False,
     ) -> PipelineError:
         """An error about the value at ``path`` that names file, line, column and keys."""
         text = key_text(path)
         return PipelineError(
             f"{text}: {what}" if text else what,
             where=self.where(path, at_key=at_key),
+            why=why,
             todo=todo,
         )
 
@@ -204,4 +211,4 @@ def _refuse_foreign(document: Document) -> None:
             if any("\ud800" <= c <= "\udfff" for c in value):
                 raise document.error(path, "half of a surrogate pair is not text")
         elif not isinstance(value, bool | int | None):
-            raise document.error(path, f"a {type(value).__name__} is not allowed here")
+            raise document.error(path, f"a value of type {type(value).__name__} is not allowed")

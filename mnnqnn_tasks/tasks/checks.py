@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.fresh import Check
+from mnnqnn_tasks.tasks.fresh import Check, stamp
 from mnnqnn_tasks.tasks.layout import files_under
 from mnnqnn_tasks.tasks.session import Job
 
@@ -36,16 +36,13 @@ def model_unchanged(job: Job, files: list[str]) -> Check:
 
 
 def blobs_present(job: Job) -> Check:
-    """The shared bytes behind the graph are all there and have the right size."""
+    """The shared bytes behind the graph are all there and untouched."""
 
     def check(values: Mapping[str, Any]) -> str | None:
-        for digest, size in values.get("blobs", {}).items():
-            try:
-                if os.stat(os.path.join(job.layout.blobs, digest)).st_size == size:
-                    continue
-            except OSError:
-                pass
-            return f"blob {digest[:12]} is missing or was altered"
+        for digest, was in values.get("blobs", {}).items():
+            now = stamp(os.path.join(job.layout.blobs, digest))
+            if now != was:
+                return f"blob {digest[:12]} " + ("is missing" if now is None else "was altered")
         return None
 
     return check

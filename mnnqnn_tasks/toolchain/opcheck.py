@@ -7,20 +7,18 @@ QNN's ``backendValidateOpConfig`` then judges its nodes for each target.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from mnnqnn_tasks.errors import StaleInputError, TranslateError
+from mnnqnn_tasks.errors import TranslateError
 from mnnqnn_tasks.files import sha256_bytes, write_json
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.partition.partition import Partition, load_partition
 from mnnqnn_tasks.partition.signature import signature, single_op_subgraph
-from mnnqnn_tasks.partition.sources import Place
-from mnnqnn_tasks.partition.subgraph import ByteRef, Subgraph
+from mnnqnn_tasks.partition.subgraph import Subgraph
 from mnnqnn_tasks.qnn import netjson, run
 from mnnqnn_tasks.qnn.options import TargetOptions
+from mnnqnn_tasks.translate.files import SourceReader
 from mnnqnn_tasks.translate.registry import unsupported_reason
 from mnnqnn_tasks.translate.translate import translate
 
@@ -44,11 +42,12 @@ def write_ops(folder: Path, index: ModelIndex, inputs: Mapping[int, Path], out: 
     """
     made = load_partition(folder, index, inputs, supported=unsupported_reason)
     graphs = out.parent / "ops"
+    read = SourceReader(made.sources.to_json(), folder)
     listed: dict[str, str] = {}
     for text, alone in sorted(_first_uses(made).items()):
         name = f"{sha256_bytes(text.encode())[:16]}_net.json"
         try:
-            netjson.save(_translate(alone, made, folder), graphs / name)
+            netjson.save(translate(alone, read).graph, graphs / name)
         except TranslateError as error:
             name = f"!{error.what}: {error.why}"
         listed[text] = name
@@ -84,24 +83,3 @@ def _first_uses(made: Partition) -> dict[str, Subgraph]:
             if text not in uses:
                 uses[text] = single_op_subgraph(subgraph, position)
     return uses
-
-
-def _translate(alone: Subgraph, made: Partition, folder: Path) -> Any:
-    def read(ref: ByteRef) -> memoryview:
-        return memoryview(_read_place(folder, made.sources.places[ref.sha256], ref.sha256))
-
-    return translate(alone, read).graph
-
-
-def _read_place(folder: Path, place: Place, sha256: str) -> bytes:
-    path = folder / place.file
-    with open(path, "rb") as stream:
-        data = os.pread(stream.fileno(), place.size, place.offset)
-    if sha256_bytes(data) != sha256:
-        raise StaleInputError(
-            "the model changed while it was exported",
-            where=str(path),
-            why=f"{place.size} bytes from byte {place.offset} are not those that were digested",
-            todo="run again when the file is complete",
-        )
-    return data

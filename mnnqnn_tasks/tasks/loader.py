@@ -11,7 +11,7 @@ from typing import Any
 
 import doit
 from doit import doit_cmd
-from doit.exceptions import InvalidCommand, InvalidDodoFile, InvalidTask
+from doit.exceptions import InvalidDodoFile, InvalidTask
 from doit.task import DelayedLoader, Task
 
 from mnnqnn_tasks.errors import MnnqnnError, PipelineError
@@ -236,6 +236,3 @@ def _fail(message: str) -> Any:
     from doit.exceptions import TaskFailed
 
     return TaskFailed(message)
-
-
-__all__ = ["InvalidCommand", "load"]

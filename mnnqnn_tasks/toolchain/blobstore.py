@@ -1,0 +1,60 @@
+"""The content store of static tensors: each content once, whatever runs at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
+
+Stamp = list[int]
+
+
+def stamp(store: Path, digest: str) -> Stamp | None:
+    """Size and modification time of a blob, ``None`` if it is not there."""
+    try:
+        info = os.stat(store / digest)
+    except OSError:
+        return None
+    return [info.st_size, info.st_mtime_ns]
+
+
+def put(store: Path, digest: str, data: memoryview | bytes) -> None:
+    """Make sure that the store holds ``data`` under ``digest``.
+
+    A blob that is there stays, if its content is right: other graphs' raw files are links
+    to it.  Of two processes that store the same content at once, the second takes the
+    first one's file.
+
+    Raises:
+        DiskError: when it cannot be written.
+    """
+    path = store / digest
+    with disk_errors(path):
+        if _holds(path, digest):
+            return
+        store.mkdir(parents=True, exist_ok=True)
+        fd, temp = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=store)
+        try:
+            with os.fdopen(fd, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fchmod(stream.fileno(), 0o644)
+                os.fsync(stream.fileno())
+            try:
+                os.link(temp, path)
+            except OSError:  # somebody was faster, the old one is wrong, or no hard links
+                if not _holds(path, digest):
+                    os.replace(temp, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+
+
+def _holds(path: Path, digest: str) -> bool:
+    try:
+        return sha256_file(path) == digest
+    except FileNotFoundError:
+        return False

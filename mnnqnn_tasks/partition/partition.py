@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mnnqnn_tasks.errors import PartitionError
+from mnnqnn_tasks.errors import PartitionError, StaleInputError
+from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.mnn.infer import TensorFact, infer
@@ -196,9 +197,19 @@ def load_partition(
 
     Raises:
         PartitionError, ModelFileError: see `partition`.
+        StaleInputError: when the model file is not the one that was indexed.
     """
     path = model_dir / index.model
-    view = view_net(reader.read(path), str(path))
+    data = reader.load_file(path)
+    known = index.files.get(index.model)
+    if known is None or sha256_bytes(memoryview(data)) != known.sha256:
+        raise StaleInputError(
+            "the model changed while it was being exported",
+            where=str(path),
+            why="its bytes are not those that were indexed",
+            todo="run again",
+        )
+    view = view_net(reader.decode(data, name=str(path)), str(path))
     shapes = [(length, input_facts(view, sample)) for length, sample in inputs.items()]
     try:
         return partition(view, index, shapes, outputs or default_outputs(view), refused, supported)

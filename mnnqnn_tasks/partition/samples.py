@@ -9,6 +9,7 @@ from mnnqnn_tasks.errors import PartitionError
 from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.infer import DTYPES, TensorFact, blob_fact
 from mnnqnn_tasks.mnn.infer.facts import Unknown
+from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.partition.net_view import NetView
 
 #: Integer inputs up to this size keep their values: a shape can depend on them.
@@ -49,8 +50,9 @@ def input_facts(view: NetView, path: Path) -> dict[int, TensorFact]:
         fact = found.get(view.names[tensor])
         if fact is None:
             continue
-        param = view.ops[view.producer[tensor]].table.main
-        dtype = DTYPES.get(param.dtype if param is not None else "DT_FLOAT")
+        main = view.ops[view.producer[tensor]].table.main
+        param = main if main is not None and main.type_name == "Input" else Table("Input")
+        dtype = DTYPES.get(param.dtype)
         if dtype != fact.dtype:
             raise PartitionError(
                 f"sample tensor {view.names[tensor]!r} has another type than the model's input",
@@ -59,8 +61,8 @@ def input_facts(view: NetView, path: Path) -> dict[int, TensorFact]:
                 todo="make the sample inputs again from this model",
             )
         keep = dtype == "int32" and fact.size <= _MAX_VALUES
-        format = param.dformat if param is not None else "NCHW"
-        facts[tensor] = TensorFact(fact.dims, dtype, format, fact.value if keep else None)
+        value = fact.value if keep else None
+        facts[tensor] = TensorFact(fact.dims, fact.dtype, param.dformat, value)
     return facts
 
 

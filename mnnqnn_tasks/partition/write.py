@@ -49,6 +49,7 @@ def partition_model(
     Raises:
         PartitionError: when the model cannot be divided.
         ModelFileError: when the model or a sample is damaged.
+        StaleInputError: when the model file is not the one that was indexed.
         DiskError: when a file cannot be written.
     """
     made = load_partition(model_dir, index, inputs, refused, supported, outputs)

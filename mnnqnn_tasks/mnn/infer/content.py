@@ -84,10 +84,10 @@ def shape_inputs(op: Table, count: int) -> tuple[int, ...]:
     """Indices, all below ``count``, of the inputs whose values the result's shape needs."""
     indices = _SHAPE_INPUTS.get(op.type, ())
     if op.type == "StridedSlice":
-        if op.main is not None and op.main.fromType == 1:
+        if op.main is not None and op.main.fields.get("fromType", 0) == 1:
             indices = (1, 2, 3, 4)
         else:
             indices = () if count == 5 else (1, 2, 3)
-    elif op.type == "Deconvolution" and op.main is not None and op.main.common is not None:
+    elif op.type == "Deconvolution" and op.main is not None and "common" in op.main:
         indices = (count - 1,) if op.main.common.hasOutputShape else ()
     return tuple(i for i in indices if i < count)

@@ -59,7 +59,7 @@ DOCUMENTS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(DOCUMENTS)
 def test_same_verdict_as_jsonschema(document: Any) -> None:
     found = {tuple(v.path[:-1] if v.at_key else v.path) for v in violations(document, SCHEMA)}
@@ -71,7 +71,7 @@ def test_same_verdict_as_jsonschema(document: Any) -> None:
     assert places <= found
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.one_of(DOCUMENTS.map(json.dumps).map(str.encode), st.binary(max_size=200)))
 def test_any_bytes_load_or_are_refused(tmp_path_factory: Any, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"

@@ -25,7 +25,8 @@ from mnnqnn_tasks.mnn.writer import write
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLED = ROOT / "models" / "tiny-qwen3-w8"
-MODELS = [BUNDLED, *sorted((ROOT.parent / "shared" / "models").glob("*"))]
+OTHERS = sorted((ROOT.parent / "shared" / "models").glob("*"))
+MODELS = [BUNDLED, *(path for path in OTHERS if path.name != BUNDLED.name)]
 SCHEMA = json.loads((ROOT / "schemas" / "model.schema.json").read_text("utf-8"))
 
 

@@ -31,7 +31,8 @@ from mnnqnn_tasks.mnn.writer import encode, write
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLED = ROOT / "models" / "tiny-qwen3-w8"
-MODELS = [BUNDLED, *sorted((ROOT.parent / "shared" / "models").glob("*"))]
+OTHERS = sorted((ROOT.parent / "shared" / "models").glob("*"))
+MODELS = [BUNDLED, *(path for path in OTHERS if path.name != BUNDLED.name)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from mnnqnn_tasks.mnn.writer import encode, write
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 BUNDLED = ROOT / "models" / "tiny-qwen3-w8"
-MODELS = [BUNDLED, *sorted((SHARED / "models").glob("*"))]
+OTHERS = [path for path in sorted((SHARED / "models").glob("*")) if path.name != BUNDLED.name]
+MODELS = [BUNDLED, *OTHERS]
 GOLDEN = sorted((SHARED / "golden").glob("*/qnn/llm.mnn"))
 SAMPLES = sorted((SHARED / "golden").glob("*/testdir/*/*.mnn"))
 needs_shared = pytest.mark.skipif(not GOLDEN, reason=f"no golden data in {SHARED}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mnnqnn_tasks.errors import QnnError
@@ -44,6 +45,7 @@ def link(
         stream.flush()
         log.stage(f"read back {out_bin.name}")
         info = System(lib_dir).inspect_fd(stream.fileno(), str(out_bin))
+        info = replace(info, dsp_arch=htp.dsp_arch)  # the binary does not tell
         if found := list(differences(graphs, options, info)):
             raise QnnError(
                 "the context binary differs from what was asked",

@@ -62,6 +62,8 @@ class Htp:
 
     def __init__(self, lib_dir: Path, log: Log) -> None:
         self.log = log
+        #: Architecture of the device, None where the library did not tell.
+        self.dsp_arch: str | None = None
         self._library = dlopen(lib_dir / library.HTP)
         self._functions = self._interface()
         self._logger = ctypes.c_void_p()
@@ -159,11 +161,12 @@ class Htp:
         self._set_log_level("ERROR")
         found = [match for line in self.log.lines if (match := _ARCH.search(line))]
         self.log.clear()
-        if found and (arch := f"v{found[-1].group(1)}") != options.dsp_arch:
+        self.dsp_arch = f"v{found[-1].group(1)}" if found else None
+        if self.dsp_arch not in (None, options.dsp_arch):
             raise QnnError(
-                f"soc_id {options.soc_id} is {arch}, not {options.dsp_arch}",
+                f"soc_id {options.soc_id} is {self.dsp_arch}, not {options.dsp_arch}",
                 why="the QNN library says which architecture the chip has",
-                todo=f"set dsp_arch to {arch}, or name another chip",
+                todo=f"set dsp_arch to {self.dsp_arch}, or name another chip",
             )
         return handle
 

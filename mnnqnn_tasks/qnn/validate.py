@@ -1,9 +1,10 @@
 """Asking QNN itself whether it can run an op: ``backendValidateOpConfig``.
 
-The answer is the op package's: it looks at op type, parameters, data types, ranks, shapes
-and encodings.  Measured on libQnnHtp 2.51: it does not depend on the device, whichever
-SoC is created or none, and no platform option of the backend names a chip.  It is still
-asked with the target's device present, so that a library that does look is heard.
+The call takes a backend and an op, no device, yet its answer depends on the device that
+the process has created: on libQnnHtp 2.51 a MatMul of two 16-bit operands is refused for
+v68 and v69 ("incorrect Value 69, expected >= 73") and accepted for v73 and newer.  So
+every question is asked with the target's device present and one target per process.  The
+backend's platform option cannot name a chip.
 """
 
 from __future__ import annotations

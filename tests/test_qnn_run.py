@@ -1,0 +1,167 @@
+"""The worker process: crashes, time-outs, interrupts, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from qnn_graphs import NO_TRANSPOSE, Weights, fixed16_matmul, matmul, save
+
+from mnnqnn_tasks.errors import NativeCrash, QnnError
+from mnnqnn_tasks.qnn import run
+from mnnqnn_tasks.qnn.ir import Node, ScaleOffset, Tensor
+from mnnqnn_tasks.qnn.options import TargetOptions
+
+TARGET = TargetOptions(57, "v75")
+
+
+def children(pid: int) -> list[int]:
+    """Child processes of all threads of ``pid``."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def wait_for(condition: object, seconds: float = 20) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def at_work(worker: int) -> bool:
+    """Whether a worker is inside the library: it says so on its standard error, a file."""
+    return "finalize graph1_0" in Path(f"/proc/{worker}/fd/2").read_text()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A graph that takes the library seconds to prepare."""
+    return save(tmp_path, matmul("graph1_0", 128, Weights(2048, 8192), tmp_path / "blobs"))
+
+
+def test_validate_says_which_op_is_refused_and_why(tmp_path: Path) -> None:
+    weights = Weights(64, 64)
+    good = save(tmp_path, matmul("graph1_0", 16, weights, tmp_path / "blobs"))
+    weights.quant = ScaleOffset(0.25, 0)  # float activations want a scale per channel
+    bad = save(tmp_path, matmul("graph0", 16, weights, tmp_path / "blobs"))
+    first, second = run.validate([bad, good], TARGET)
+    assert [(v.node, v.type, v.ok) for v in first] == [
+        ("in", "Cast", True),
+        ("mm", "MatMul", False),
+        ("out", "Cast", True),
+    ]
+    assert first[1].reason.startswith("3110 ")
+    assert all(v.ok and not v.reason for v in second)
+
+
+def test_validate_depends_on_the_target(tmp_path: Path) -> None:
+    # Two 16-bit operands need v73.
+    graph = fixed16_matmul("graph0", Weights(64, 64), tmp_path / "blobs", NO_TRANSPOSE)
+    at = next(i for i, t in enumerate(graph.tensors) if t.name == "w")
+    graph.tensors[at] = Tensor("w", "NATIVE", "SFIXED_POINT_16", (64, 64), ScaleOffset(0.25, 0))
+    graph.tensors.append(Tensor("t2", "APP_WRITE", "FLOAT_32", (64, 64)))
+    graph.nodes.insert(0, Node("w", "Quantize", ("t2",), ("w",)))
+    net = save(tmp_path, graph)
+    verdicts = {
+        soc: {v.node: v for v in run.validate([net], TargetOptions(soc, arch))[0]}
+        for soc, arch in ((36, "v69"), (43, "v73"))
+    }
+    assert verdicts[43]["mm"].ok
+    assert not verdicts[36]["mm"].ok
+    assert "69, expected >= 73" in verdicts[36]["mm"].reason
+
+
+def test_a_crash_of_the_library_is_a_verdict(tmp_path: Path) -> None:
+    # libQnnHtp 2.51 reads through a null pointer when MatMul has no transpose_in1.
+    graph = fixed16_matmul("graph0", Weights(64, 64), tmp_path / "blobs", ())
+    (verdicts,) = run.validate([save(tmp_path, graph)], TARGET)
+    assert [v.ok for v in verdicts] == [True, False, True]
+    assert "died of SIGSEGV" in verdicts[1].reason
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT])
+def test_a_process_that_dies_is_named(tmp_path: Path, large: Path, number: signal.Signals) -> None:
+    out = tmp_path / "graph0.bin"
+    out.write_bytes(b"what was built before")
+    caught: list[BaseException] = []
+
+    def link() -> None:
+        try:
+            run.link([large], tmp_path / "blobs", TARGET, out)
+        except BaseException as error:
+            caught.append(error)
+
+    before = set(children(os.getpid()))
+    thread = threading.Thread(target=link)
+    thread.start()
+    wait_for(lambda: set(children(os.getpid())) - before)
+    (pid,) = set(children(os.getpid())) - before
+    wait_for(lambda: at_work(pid))
+    os.kill(pid, number)
+    thread.join(30)
+    (error,) = caught
+    assert isinstance(error, NativeCrash)
+    assert error.where == "link graph0.bin"
+    assert error.why is not None
+    assert number.name in error.why
+    assert "graph1_0" in error.why
+    assert out.read_bytes() == b"what was built before"
+
+
+def test_a_call_that_takes_too_long(tmp_path: Path, large: Path) -> None:
+    before = set(children(os.getpid()))
+    with pytest.raises(QnnError, match="no answer in time"):
+        run.link([large], tmp_path / "blobs", TARGET, tmp_path / "graph0.bin", timeout=0.5)
+    assert set(children(os.getpid())) == before
+    assert not (tmp_path / "graph0.bin").exists()
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from mnnqnn_tasks.qnn import run
+from mnnqnn_tasks.qnn.options import TargetOptions
+net, blobs, out = map(Path, sys.argv[1:])
+run.link([net], blobs, TargetOptions(57, "v75"), out)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_the_parent(tmp_path: Path, large: Path, number: signal.Signals) -> None:
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    out = tmp_path / "out" / "graph0.bin"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, large, tmp_path / "blobs", out],
+        env={**os.environ, "TMPDIR": str(temp), "PYTHONPATH": str(Path(__file__).parents[1])},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: children(parent.pid))
+    (worker,) = children(parent.pid)
+    wait_for(lambda: at_work(worker))
+    parent.send_signal(number)
+    assert parent.wait(20) != 0
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())
+    assert not out.exists()
+    assert not list(temp.iterdir())
+
+
+def test_nothing_is_printed_on_success(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    net = save(tmp_path, matmul("graph0", 1, Weights(64, 64), tmp_path / "blobs"))
+    run.link([net], tmp_path / "blobs", TARGET, tmp_path / "graph0.bin")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_build_id_is_the_one_in_the_binary(tmp_path: Path) -> None:
+    net = save(tmp_path, matmul("graph0", 1, Weights(64, 64), tmp_path / "blobs"))
+    info = run.link([net], tmp_path / "blobs", TARGET, tmp_path / "graph0.bin")
+    assert run.build_id() == info.build_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jsonschema
 import pytest
 from partition_nets import GOLDEN, MODELS, SHARED, llm_sample
 
+from mnnqnn_tasks.errors import StaleInputError
 from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.index import index_model
 from mnnqnn_tasks.mnn.table import Table
@@ -197,3 +199,12 @@ def test_every_reference_of_a_subgraph_has_a_source(tmp_path: Path) -> None:
             t["const"]["sha256"] for t in subgraph["tensors"] if isinstance(t.get("const"), dict)
         }
     assert found == set(sources)
+
+
+def test_a_model_that_changed_since_it_was_indexed(tmp_path: Path) -> None:
+    source = MODELS / "tiny-qwen2-w8"
+    index = index_model(source)
+    shutil.copyfile(MODELS / "tiny-qwen3-w8" / "llm.mnn", tmp_path / "llm.mnn")
+    with pytest.raises(StaleInputError, match="changed while"):
+        partition_model(tmp_path, index, recorded_samples(source.name), (), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

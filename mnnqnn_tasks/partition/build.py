@@ -26,6 +26,8 @@ from mnnqnn_tasks.partition.subgraph import (
 )
 
 Numbers = tuple[float | int, ...]
+#: Parameters and weights of ops by op index.
+OpParams = dict[int, tuple[dict[str, Any], dict[str, ByteRef]]]
 
 
 def quant_infos(net: Table) -> dict[int, QuantInfo]:
@@ -49,6 +51,8 @@ class SubgraphBuilder:
         facts: of every tensor, for this shape.
         folded: values of folded tensors, for this shape.
         sources: where bytes are looked up and noted down.
+        quants: quantization by tensor.
+        params: parameters and weights of ops, found once for all shapes.
     """
 
     view: NetView
@@ -56,7 +60,7 @@ class SubgraphBuilder:
     folded: Mapping[int, NDArray[Any]]
     sources: Sources
     quants: Mapping[int, QuantInfo]
-    _ops: dict[int, tuple[dict[str, Any], dict[str, ByteRef]]] = field(default_factory=dict)
+    params: OpParams = field(default_factory=dict)
 
     def build(
         self,
@@ -100,16 +104,17 @@ class SubgraphBuilder:
     def build_op(self, index: int) -> Subgraph:
         """The subgraph of one op, all its tensors but constants on the border."""
         op = self.view.ops[index]
-        constant = self.view.consts | self.folded.keys()
-        inputs = {t for t in op.inputs if t >= 0} - constant
+        inputs = {
+            t for t in op.inputs if t >= 0 and t not in self.view.consts and t not in self.folded
+        }
         return self.build("op", (index,), inputs, set(op.outputs))
 
     def _params(self, index: int) -> tuple[dict[str, Any], dict[str, ByteRef]]:
-        if index not in self._ops:
+        if index not in self.params:
             table = self.view.ops[index].table
             params = {} if table.main is None else params_as_json(table.main)
-            self._ops[index] = params, self.sources.of_op(table)
-        return self._ops[index]
+            self.params[index] = params, self.sources.of_op(table)
+        return self.params[index]
 
     def _tensor(self, id: int, tensor: int, border: bool) -> SubTensor:
         fact = self.facts[tensor]

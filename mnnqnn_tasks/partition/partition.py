@@ -12,7 +12,7 @@ from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.mnn.infer import TensorFact, infer
 from mnnqnn_tasks.partition.breaks import mask_ops
-from mnnqnn_tasks.partition.build import SubgraphBuilder, quant_infos
+from mnnqnn_tasks.partition.build import OpParams, SubgraphBuilder, quant_infos
 from mnnqnn_tasks.partition.checks import runtime_reason
 from mnnqnn_tasks.partition.cut import Piece, add_borders, cut, keep_for_cpu
 from mnnqnn_tasks.partition.fold import Folded, fold
@@ -83,8 +83,9 @@ def partition(
     needed = needed_ops(view, inputs, targets, folded.ops)
     sources = Sources(index)
     quants = quant_infos(view.net)
+    params: OpParams = {}
     builders = [
-        SubgraphBuilder(view, of_shape, values, sources, quants)
+        SubgraphBuilder(view, of_shape, values, sources, quants, params)
         for of_shape, values in zip(facts, folded.values, strict=True)
     ]
 

@@ -18,15 +18,17 @@ def _flat(value: object) -> str:
 
 
 def _render(value: object, depth: int) -> str:
-    flat = _flat(value)
-    if len(flat) + depth <= _WIDTH or not value or not isinstance(value, Mapping | list):
-        return flat
-    inner = " " * (depth + 1)
     if isinstance(value, Mapping):
         parts = [f"{_flat(str(k))}: {_render(v, depth + 1)}" for k, v in value.items()]
         opening, closing = "{", "}"
-    else:
+    elif isinstance(value, list):
         parts = [_render(item, depth + 1) for item in value]
         opening, closing = "[", "]"
+    else:
+        return _flat(value)
+    flat = f"{opening}{', '.join(parts)}{closing}"
+    if len(flat) + depth <= _WIDTH and "\n" not in flat:
+        return flat
+    inner = " " * (depth + 1)
     body = ",\n".join(inner + part for part in parts)
     return f"{opening}\n{body}\n{' ' * depth}{closing}"

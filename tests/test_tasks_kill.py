@@ -1,0 +1,100 @@
+"""Killed at any moment: no half-made target is trusted, and a rerun ends at the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tasks_project import Project, exported
+
+from mnnqnn_tasks.files import TEMP_PREFIX
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return exported(tmp_path_factory.mktemp("done") / "p").tree()
+
+
+def _children(pid: int) -> set[int]:
+    """Every living process below ``pid``."""
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found |= {int(entry.name)} | _children(int(entry.name))
+    return found
+
+
+def _gone(pids: set[int]) -> bool:
+    def alive(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_kill_at_random_moments(tmp_path: Path, wanted: dict[str, bytes]) -> None:
+    project = Project.create(tmp_path / "p")
+    moment = random.Random(20)
+    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM):
+        with project.start("export_qnn") as run:
+            time.sleep(0.5 + 2.5 * moment.random())
+            below = _children(run.pid)
+            run.send_signal(number)
+            text, _ = run.communicate(timeout=60)
+        assert run.returncode in (-number, 128 + number, 0)
+        assert "Traceback" not in text
+        assert _gone(below), "workers outlive the run"
+    result = project.doit("export_qnn")
+    assert result.code == 0, result.text
+    assert project.tree() == wanted
+    left = [p for p in project.root.rglob(f"{TEMP_PREFIX}*")]
+    assert left == []
+    assert project.doit("export_qnn").ran == set()
+
+
+def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "p")
+    done: set[str] = set()
+    with project.start("export_qnn") as run:
+        for line in run.stdout:
+            done.add(line.split("  ")[0])
+            if line.startswith("partition:"):
+                break
+        run.kill()
+        run.communicate()
+    result = project.doit("export_qnn")
+    assert result.code == 0
+    assert not (done & result.ran), "what was done and said so is not done again"
+
+
+def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "p")
+    with project.start("export_qnn") as run:
+        deadline = time.monotonic() + 30
+        workers: set[int] = set()
+        while not workers and time.monotonic() < deadline:
+            workers = {
+                int(p) for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+            }
+        os.kill(min(workers), signal.SIGKILL)
+        text, _ = run.communicate(timeout=60)
+    assert run.returncode not in (0, None)
+    assert "worker process was ended by signal 9" in text
+    assert "Traceback" not in text
+    assert project.doit("export_qnn").code == 0

@@ -60,7 +60,7 @@ _INT: dict[str, Callable[[Array, Array], Array]] = {
     "MOD": np.mod,
     "FLOORMOD": np.fmod,
     "LOGICALOR": np.logical_or,
-    "LOGICALXOR": np.bitwise_xor,
+    "LOGICALXOR": np.not_equal,
     "BITWISE_AND": np.bitwise_and,
     "BITWISE_OR": np.bitwise_or,
     "BITWISE_XOR": np.bitwise_xor,

@@ -41,6 +41,15 @@ Dims = tuple[int, ...]
 _STATIC_DTYPE = {"float": "<f2", "int": "<i4", "bool": "u1", "fixed": "<u2"}
 
 
+#: What a converted value is called after its op.
+_SUFFIXES = {
+    "Cast": "_cast",
+    "Quantize": "_quant",
+    "Dequantize": "_dequant",
+    "ElementWiseNotEqual": "_bool",
+}
+
+
 @dataclass
 class Translated:
     """A QNN graph and the bytes of its blobs by SHA-256."""
@@ -211,8 +220,11 @@ class Builder:
                 raise TranslateError(
                     f"tensor {index} has no 16-bit encoding", where=self.subgraph.graph
                 )
-        suffix = {"Cast": "_cast", "Quantize": "_quant", "Dequantize": "_dequant"}[kind]
-        return self.node(kind, [source], source.dims, form, quant, suffix=suffix)
+        inputs = [source]
+        if kind == "ElementWiseNotEqual":
+            zero = np.zeros((1,) * len(source.dims), np.int32)
+            inputs.append(self.static(zero, "int", "_zero"))
+        return self.node(kind, inputs, source.dims, form, quant, suffix=_SUFFIXES[kind])
 
     def _read_const(self, index: int, form: Form, dims: Dims | None) -> Stored:
         values = self.const(index)

@@ -32,7 +32,8 @@ CONVERSIONS: dict[tuple[Form, Form], str] = {
     ("fixed", "wide"): "Dequantize",
     ("float", "fixed"): "Quantize",
     ("fixed", "float"): "Dequantize",
-    ("int", "bool"): "Cast",
+    # A Cast to bool and back would be optimized away with the comparison to zero.
+    ("int", "bool"): "ElementWiseNotEqual",
     ("bool", "int"): "Cast",
     ("int", "float"): "Cast",
     ("bool", "float"): "Cast",

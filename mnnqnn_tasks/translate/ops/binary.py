@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
-from mnnqnn_tasks.translate.builder import Builder
+from mnnqnn_tasks.translate.builder import Builder, Dims
+from mnnqnn_tasks.translate.consts import const_ints
 from mnnqnn_tasks.translate.elementwise import broadcast_dims, broadcast_reason
 from mnnqnn_tasks.translate.ops.unary import sigmoid
 from mnnqnn_tasks.translate.params import param
@@ -21,7 +22,7 @@ _ARITHMETIC: dict[str, str] = {
     "MAXIMUM": "ElementWiseMaximum",
     "SquaredDifference": "ElementWiseSquaredDifference",
     "POW": "ElementWisePower",
-    "FLOORDIV": "ElementWiseFloorDiv",
+    "FLOORDIV": "ElementWiseDivide",
     "FLOORMOD": "ElementWiseMod",
     "MOD": "ElementWiseMod",
     "MUL_SILU": "ElementWiseMultiply",
@@ -43,6 +44,12 @@ _LOGIC: dict[str, str] = {
     "LOGICALXOR": "ElementWiseXor",
 }
 
+#: Operations that are exact for integers and for nothing else.
+_INTEGER = {"FLOORDIV", "FLOORMOD", "MOD"}
+
+#: Integer operations that have to round the right way.
+_QUOTIENTS = {"DIV", "REALDIV", "FLOORDIV"}
+
 #: What is computed in 16-bit fixed point where all tensors are; the rest goes over fp16.
 _FIXED = {"ADD", "SUB", "MUL"}
 
@@ -59,8 +66,9 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     if len(dtypes) > 1:
         return f"BinaryOp {operation} of {' and '.join(sorted(dtypes))}"
     integer = dtypes == {"int32"}
-    if operation == "MOD" and not integer:
-        return "BinaryOp MOD of floats"  # fmod: the HTP has no such op for floats
+    if operation in _INTEGER and not integer:
+        # A float16 quotient that is a little too small is a whole step off when floored.
+        return f"BinaryOp {operation} of floats"
     if operation == "MUL_SILU" and len({subgraph.tensors[i].dims for i in op.inputs}) > 1:
         return "BinaryOp MUL_SILU of different shapes"
     if integer and operation in ("POW", "SquaredDifference", "MUL_SILU"):
@@ -85,6 +93,8 @@ def translate(builder: Builder, op: SubOp) -> None:
         kind = (_COMPARE | _LOGIC)[operation]
         builder.define(out, builder.node(kind, inputs, dims, "bool"))
         return
+    if form == "int" and (operation in _QUOTIENTS):
+        inputs[0] = _multiple(builder, op, inputs, dims)
     quant = builder.encoding(out) if form == "fixed" else None
     result = builder.node(_ARITHMETIC[operation], inputs, dims, form, quant)
     if param(op, "BinaryOp", "activationType") == 1:
@@ -115,6 +125,45 @@ def _gated(builder: Builder, op: SubOp, operation: str) -> bool:
     scaled = builder.node(kind, [gate, scale], gate.dims, "float", suffix="_gate")
     builder.define(op.outputs[0], builder.node(kind, [value, scaled], value.dims, "float"))
     return True
+
+
+def _multiple(builder: Builder, op: SubOp, inputs: list[Stored], dims: Dims) -> Stored:
+    """A dividend without the remainder: dividing it is exact however QNN rounds.
+
+    libQnnHtp (2.51) has no integer FloorDiv, and its integer Divide cuts towards zero
+    except by a constant, where it rounds down.  MNN's REALDIV of integers is C's, which
+    cuts towards zero; its FLOORDIV rounds down.
+    """
+    dividend, divisor = inputs
+    floor = _operation(op) == "FLOORDIV"
+    if not floor:
+        if _nonnegative(builder.subgraph, op.inputs[0]) and _positive(builder, op.inputs[1]):
+            return dividend
+        dividend, divisor = (
+            builder.node("ElementWiseAbs", [i], i.dims, "int", suffix="_abs") for i in inputs
+        )
+    rest = builder.node("ElementWiseMod", [dividend, divisor], dims, "int", suffix="_rest")
+    if not floor:
+        sign = builder.node("ElementWiseSign", inputs[:1], inputs[0].dims, "int", suffix="_sign")
+        rest = builder.node("ElementWiseMultiply", [rest, sign], dims, "int", suffix="_signed")
+    return builder.node("ElementWiseSubtract", [inputs[0], rest], dims, "int", suffix="_multiple")
+
+
+def _positive(builder: Builder, index: int) -> bool:
+    values = builder.const(index)
+    return values is not None and bool((values > 0).all())
+
+
+def _nonnegative(subgraph: Subgraph, index: int) -> bool:
+    """Whether a value is clipped at zero: it came from MAXIMUM, perhaps through MINIMUM."""
+    const = const_ints(subgraph, index)
+    if const is not None:
+        return min(const, default=0) >= 0
+    maker = next((op for op in subgraph.ops if index in op.outputs), None)
+    if maker is None or maker.type != "BinaryOp":
+        return False
+    known = [_nonnegative(subgraph, i) for i in maker.inputs]
+    return {"MAXIMUM": any(known), "MINIMUM": all(known)}.get(_operation(maker), False)
 
 
 def _form(builder: Builder, op: SubOp, operation: str) -> Form:

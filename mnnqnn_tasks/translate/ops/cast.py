@@ -1,4 +1,4 @@
-"""Cast between float and int."""
+"""Cast: to the same type, to a truth value, and from float to int."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ _PLAIN = {"DT_FLOAT", "DT_INT32", "DT_INT64", "DT_HALF", "DT_DOUBLE", "DT_BFLOAT
 
 def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     target = str(param(op, "CastParam", "dstT"))
-    return None if target in _PLAIN | {"DT_BOOL"} else f"Cast to {target}"
+    if target not in _PLAIN | {"DT_BOOL"}:
+        return f"Cast to {target}"
+    source, out = (subgraph.tensors[i].dtype for i in (op.inputs[0], op.outputs[0]))
+    if (source, out) == ("int32", "float32"):
+        # Positions of a long context would come out as neighbours, or as infinity.
+        return "integers above 2048 have no exact float16"
+    return None
 
 
 @translates("Cast", supports=_supports)

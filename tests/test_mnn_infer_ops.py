@@ -321,6 +321,26 @@ CASES: dict[str, dict[str, Any]] = {
         "kind": "Reduction", "main": table("ReductionParam", operation="MAXIMUM"),
         "inputs": [f32(2, 3, 4), i32(1)], "no_value": True,
     },
+    "arg max": {
+        "kind": "ArgMax", "main": table("ArgMax", axis=1), "inputs": [f32(2, 3, 4)],
+        "no_value": True,
+    },
+    "top k": {
+        "kind": "TopKV2", "main": table("TopKV2"), "inputs": [f32(2, 9), scalar(3)], "outs": 2,
+        "no_value": True,
+    },
+    "one hot": {
+        "kind": "OneHot", "main": table("OneHotParam", axis=-1), "no_value": True,
+        "inputs": [i32(1, 0, 2), scalar(4), scalar(1), scalar(0)],
+    },
+    "gather elements": {
+        "kind": "GatherElements", "main": None, "no_value": True,
+        "inputs": [f32(3, 3), i32(0, 2, 1).reshape(1, 3)],
+    },
+    "scatter": {
+        "kind": "ScatterNd", "main": None, "no_value": True, "runtime": 0,
+        "inputs": [i32(1, 3).reshape(2, 1), f32(2), i32(5)],
+    },
     "softmax": {
         "kind": "Softmax", "main": table("Axis", axis=-1), "inputs": [f32(2, 3)], "no_value": True,
     },
@@ -336,11 +356,12 @@ def test_rule_agrees_with_mnn(name: str, tmp_path: Path) -> None:
     case = dict(CASES[name])
     no_value, newer = case.pop("no_value", False), case.pop("newer", False)
     outs = case.get("outs", 1)
-    net, facts = one_op(**case, runtime=1)
+    runtime = case.pop("runtime", 1)
+    net, facts = one_op(**case, runtime=runtime)
     found = infer(net, facts)[len(case["inputs"]) :]
     ours = [f for f in found if f is not None]
     assert len(ours) == outs, "the rule gave nothing"
-    got = run(tmp_path / "op.mnn", net, case["inputs"][:1], outs)
+    got = run(tmp_path / "op.mnn", net, case["inputs"][:runtime], outs)
     if newer and list(got[0].shape) != list(ours[0].dims):
         pytest.skip("this MNN does not know the parameter yet")
     for fact, var in zip(ours, got, strict=True):
@@ -431,3 +452,59 @@ def test_shape_from_unknown_values_is_unknown() -> None:
     net, facts = one_op("Reshape", table("Reshape"), [f32(2, 3), i32(3, 2)], runtime=2)
     facts[1] = TensorFact((2,), "int32", "NCHW")
     assert infer(net, facts)[2] is None
+
+
+def fact(*dims: int, format: str = "NCHW") -> TensorFact:
+    return TensorFact(dims, "float32", format)
+
+
+def fused(*counts: int, **more: Any) -> Table:
+    convs = [
+        table("Convolution2D", common=table("Convolution2DCommon", outputCount=n)) for n in counts
+    ]
+    return table("FusedLinearParam", convs=convs, **more)
+
+
+HEADS = table("LinearAttentionParam", num_v_heads=4, head_v_dim=8)
+ROPE = table("RoPEParam", num_head=4, kv_num_head=2, head_dim=16)
+PACKED = fact(7, 64, 1, 1, format="NC4HW4")
+
+
+@pytest.mark.parametrize(
+    ("kind", "main", "given", "dims"),
+    [
+        ("LinearAttention", HEADS, [fact(1, 96, 7)] * 4, [(1, 7, 4, 8)]),
+        ("LinearAttention", HEADS, [PACKED] * 4, [(28, 8, 1, 1)]),
+        ("RoPE", ROPE, [PACKED, fact(7, 32, format="NC4HW4"), PACKED, PACKED], [
+            (1, 7, 4, 16), (1, 7, 2, 16)]),
+        ("GatedRMSNorm", None, [fact(28, 16), fact(7, 64)], [(7, 64)]),
+        ("FusedLinear", fused(64, 32, 32), [PACKED], [(7, 64, 1, 1), (7, 32, 1, 1), (7, 32, 1, 1)]),
+        ("FusedLinear", fused(96, 96, act_silu_mul=True, has_ln=True), [PACKED] * 2, [
+            (7, 96, 1, 1), (7, 64, 1, 1)]),
+        ("Attention", table("AttentionParam", output_c4=True), [fact(1, 7, 4, 16)], [
+            (7, 64, 1, 1)]),
+        ("LayerNorm", None, [fact(2, 3), fact(2, 3)], [(2, 3), (2, 3)]),
+    ],
+)  # fmt: skip
+def test_fused_ops_have_the_shapes_of_their_formulas(
+    kind: str, main: Table | None, given: list[TensorFact], dims: list[tuple[int, ...]]
+) -> None:
+    ops = {"inputIndexes": np.arange(len(given)), "type": kind, "name": "op"}
+    ops["outputIndexes"] = np.arange(len(given), len(given) + len(dims))
+    if main is not None:
+        ops["main"] = main
+    names = [str(i) for i in range(len(given) + len(dims))]
+    net = table("Net", oplists=[Table("Op", ops)], tensorName=names)
+    found = infer(net, dict(enumerate(given)))[len(given) :]
+    assert [f.dims if f else None for f in found] == dims
+
+
+@pytest.mark.parametrize("fields", [{"dataType": "DT_INT64"}, {"dataType": "DT_FLOAT"}])
+def test_a_constant_without_values_that_can_be_read(fields: dict[str, str]) -> None:
+    main = table("Blob", dims=i32(2), **fields)
+    op = table("Op", type="Const", name="c", outputIndexes=i32(0), main=main)
+    net = table("Net", oplists=[op], tensorName=["c"])
+    assert infer(net, {}) == [None]
+    main.fields["external"] = np.array([0, 8], np.int64)
+    (known,) = infer(net, {})
+    assert (known is not None) == (fields["dataType"] == "DT_FLOAT")

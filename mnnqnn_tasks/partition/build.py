@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mnnqnn_tasks.errors import PartitionError
+from mnnqnn_tasks.errors import ModelFileError, PartitionError
 from mnnqnn_tasks.mnn.infer import TensorFact
-from mnnqnn_tasks.mnn.params import INLINE_LIMIT, params_as_json
+from mnnqnn_tasks.mnn.params import params_as_json
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.partition.net_view import NetView
 from mnnqnn_tasks.partition.sources import Sources
@@ -73,6 +73,7 @@ class SubgraphBuilder:
 
         Raises:
             PartitionError: when the shape of a tensor is not known.
+            ModelFileError: when a constant contradicts its shape.
         """
         ids: dict[int, int] = {}
         tensors: list[SubTensor] = []
@@ -137,18 +138,20 @@ class SubgraphBuilder:
             return numbers(self.folded[tensor])
         if tensor not in self.view.consts:
             return None
-        blob = self.view.ops[self.view.producer[tensor]].table
-        refs = self.sources.of_op(blob)
-        if len(refs) == 1:
-            return next(iter(refs.values()))
         fact = self.facts[tensor]
         assert fact is not None
-        if fact.value is None or fact.size > INLINE_LIMIT:
-            raise PartitionError(
-                f"the constant {self.view.names[tensor]!r} has no values that can be read",
+        op = self.view.ops[self.view.producer[tensor]].table
+        refs = list(self.sources.of_op(op).values())
+        if not refs and fact.value is not None:
+            return numbers(fact.value)
+        if len(refs) != 1 or refs[0].size != fact.size * np.dtype(fact.dtype).itemsize:
+            raise ModelFileError(
+                f"the constant {self.view.names[tensor]!r} is damaged",
+                why=f"its shape {list(fact.dims)} of {fact.dtype} does not fit the "
+                f"{sum(ref.size for ref in refs)} bytes that it names",
                 todo="export the model again with MNN's exporter",
             )
-        return numbers(fact.value)
+        return refs[0]
 
 
 def numbers(values: NDArray[Any]) -> Numbers:

@@ -49,8 +49,10 @@ class SubTensor:
         format: MNN's layout of the tensor.
         boundary: index of the tensor in the original ``llm.mnn`` where it crosses the
             subgraph's border (its QNN name is then ``t<index>``), else ``None``.
-        const: folded or literal constant: a nested list of numbers for small ones, a
-            `ByteRef` (little-endian values of ``dtype``) for large ones.
+        const: folded or literal constant.  Its values, flat in row-major order, where
+            they are folded (at most 4096 of them) or the model holds up to 64 of them
+            in place; else a `ByteRef` to little-endian values of ``dtype``.  In JSON
+            infinities and NaN are the strings ``inf``, ``-inf`` and ``nan``.
         quant: only on float tensors; ``quantInfo`` on integer tensors means nothing
             and is dropped by the partitioner.
     """
@@ -73,10 +75,11 @@ class SubOp:
         name: the op's name in the model (QNN node and tensor names derive from it).
         inputs, outputs: tensor ids; -1 for an absent optional input.
         params: the op's parameter table, present fields only, as plain JSON values
-            (nested tables as dicts with their ``_type``), without ``external``.
-        weights: the byte ranges of ``external``, by role: for a Convolution
+            (nested tables as dicts with their ``_type``), without ``external`` and
+            without vectors of more than 64 numbers (``mnn/params.py``).
+        weights: large data by role.  Parts of ``external``: for a Convolution
             ``weight``, ``scale``, ``bias``, ``index``; for a LayerNorm ``gamma``,
-            ``beta``; for a Const ``data``.
+            ``beta``.  Long vectors in place: the path of their field.
     """
 
     type: str

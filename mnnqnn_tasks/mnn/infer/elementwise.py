@@ -195,10 +195,9 @@ def select(op: Table, ins: Sequence[TensorFact], outs: int) -> list[TensorFact]:
     "ScatterElements",
 )
 def same(op: Table, ins: Sequence[TensorFact], outs: int) -> list[TensorFact]:
-    """Shape, type and layout of the first input; values are left to the runtime."""
-    require(len(ins) >= 1 and outs == 1)
-    x = ins[0]
-    return [TensorFact(x.dims, x.dtype, x.format)]
+    """Each output is like the input of its number; values are left to the runtime."""
+    require(len(ins) >= 1 and outs in (1, len(ins)))
+    return [TensorFact(x.dims, x.dtype, x.format) for x in ins[:outs]]
 
 
 @rule("Identity", "Dropout", "Copy")

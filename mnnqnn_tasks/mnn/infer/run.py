@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mnnqnn_tasks.errors import ModelFileError
-from mnnqnn_tasks.mnn.infer import compute, elementwise, moves, shapes, strided
+from mnnqnn_tasks.mnn.infer import compute, elementwise, fused, moves, search, shapes, strided
 from mnnqnn_tasks.mnn.infer.facts import DTYPES, Array, TensorFact, Unknown, require
 from mnnqnn_tasks.mnn.infer.registry import RULES, rule
 from mnnqnn_tasks.mnn.table import Table
 
 #: Modules whose import fills the table.
-_REGISTERED = (compute, elementwise, moves, shapes, strided)
+_REGISTERED = (compute, elementwise, fused, moves, search, shapes, strided)
 
 #: Field of a Blob that holds its values, by DataType (MNN stores bool as int32).
 _BLOB_FIELDS: dict[str, str] = {
@@ -34,14 +34,16 @@ def blob_fact(blob: Table) -> TensorFact:
         Unknown: when the type is not one that MNN's CPU computes with, or when the
             number of values differs from the shape.
     """
-    require(blob.dataType in DTYPES, f"a constant of type {blob.dataType}")
+    require(blob.dataType in _BLOB_FIELDS, f"a constant of type {blob.dataType}")
     dims = () if blob.dims is None else tuple(int(d) for d in blob.dims)
     require(all(d >= 0 for d in dims), "a constant with a negative dimension")
     dtype = DTYPES[blob.dataType]
     fact = TensorFact(dims, dtype, blob.dataFormat)
-    field = _BLOB_FIELDS.get(blob.dataType)
-    values: Array | None = None if field is None else blob.fields.get(field)
+    values: Array | None = blob.fields.get(_BLOB_FIELDS[blob.dataType])
     if values is None:
+        if fact.size == 0:
+            return TensorFact(dims, dtype, fact.format, np.zeros(dims, dtype))
+        require(blob.fields.get("external") is not None, "no values")
         return fact
     require(values.size == fact.size, "a constant with more or fewer values than its shape")
     return TensorFact(dims, dtype, fact.format, values.reshape(dims).astype(dtype, copy=False))

@@ -13,11 +13,12 @@ from partition_nets import GOLDEN, MODELS, NO_WEIGHTS, SHARED, Net, binary, blob
 
 from mnnqnn_tasks.errors import ModelFileError, PartitionError
 from mnnqnn_tasks.mnn import reader, writer
-from mnnqnn_tasks.mnn.index import index_model
+from mnnqnn_tasks.mnn.index import ModelIndex, index_model
 from mnnqnn_tasks.mnn.infer import TensorFact
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.partition.net_view import view_net
 from mnnqnn_tasks.partition.partition import Partition, load_partition, partition
+from mnnqnn_tasks.partition.samples import default_outputs
 from mnnqnn_tasks.partition.signature import signature, single_op_subgraph, unique_ops
 from mnnqnn_tasks.partition.subgraph import ByteRef, Subgraph
 from mnnqnn_tasks.partition.subgraph_json import digest, from_json, to_bytes, to_json
@@ -224,3 +225,38 @@ def test_a_range_that_the_index_does_not_have(copy: Path) -> None:
     samples = {1: GOLDEN / MODEL / "testdir" / "1" / "input.mnn"}
     with pytest.raises(ModelFileError, match="index does not have"):
         load_partition(copy, replace(index, ranges=spans), samples)
+
+
+def external(size: int) -> tuple[Net, ModelIndex]:
+    net = plus(np.zeros((1, 4, 1, 1), np.float32))
+    main = net.ops[1].main
+    del main.fields["float32s"]
+    main.fields["external"] = np.array([32, size], np.int64)
+    return net, ModelIndex("llm.mnn", "llm.mnn.weight", {}, {(32, size): "ab" * 32})
+
+
+def test_a_constant_in_the_weight_file_is_a_reference() -> None:
+    net, index = external(16)
+    view = view_net(net.table("y"))
+    facts = {0: TensorFact((1, 4, 2, 1), "float32", "NCHW")}
+    made = partition(view, index, [(1, facts)], ("y",))
+    assert made.subgraphs[0].tensors[1].const == ByteRef("ab" * 32, 16)
+    assert made.sources.to_json() == {
+        "ab" * 32: {"file": "llm.mnn.weight", "offset": 32, "size": 16}
+    }
+    (piece,) = made.plan.npu_pieces()
+    assert [(w.op, w.role, w.offset) for w in piece.weights] == [("c", "data", 32)]
+
+
+def test_a_constant_that_contradicts_its_shape() -> None:
+    net, index = external(12)
+    view = view_net(net.table("y"))
+    facts = {0: TensorFact((1, 4, 2, 1), "float32", "NCHW")}
+    with pytest.raises(ModelFileError, match="constant 'c' is damaged"):
+        partition(view, index, [(1, facts)], ("y",))
+
+
+def test_the_output_is_logits_where_there_are_logits() -> None:
+    assert default_outputs(view_net(neg().table("hidden_states", "logits"))) == ("logits",)
+    assert default_outputs(view_net(neg().table("a", "b"))) == ("a", "b")
+    assert default_outputs(view_net(neg().table())) == ()

@@ -35,7 +35,7 @@ _ASKING = re.compile(r"validate (\d+) (\d+): ")
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from mnnqnn_tasks.qnn.worker import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from mnnqnn_tasks.qnn.boot import main; main()"
 )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -24,9 +23,6 @@ from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.qnn.times import measured
 
 Request = dict[str, Any]
-
-#: QNN's graph preparation recurses; threads take their stack size from the limit at exec.
-STACK_BYTES = 256 << 20
 
 _PR_SET_PDEATHSIG = 1
 
@@ -105,16 +101,6 @@ ACTIONS: dict[str, Callable[[Request], object]] = {
 }
 
 
-def _raise_stack_limit() -> None:
-    """Start again with a larger stack where the limit allows; see `STACK_BYTES`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
-    os.execv(sys.executable, sys.orig_argv)
-
-
 def _die_with(parent: int) -> None:
     """Ask the kernel to kill this process when its parent is gone (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -124,7 +110,6 @@ def _die_with(parent: int) -> None:
 
 def main() -> None:
     """Serve one request and end the process without running library destructors."""
-    _raise_stack_limit()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, by SIGKILL
     os.dup2(2, 1)
     request: Request = json.loads(sys.stdin.read())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
-from mnnqnn_tasks.qnn.ir import ScalarParam
+from mnnqnn_tasks.qnn.ir import ScalarParam, TensorParam
 from mnnqnn_tasks.translate.builder import Builder
 from mnnqnn_tasks.translate.consts import positive_axis
 from mnnqnn_tasks.translate.params import param
@@ -19,10 +21,26 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
 
 @translates("Softmax", supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
-    """``exp(x) / sum(exp(x))`` along ``axis``, in fp16."""
+    """``exp(x) / sum(exp(x))`` along ``axis``, in fp16.
+
+    The HTP has it over the innermost axis only: the tensor becomes [before, axis,
+    after], and the last two change places where something comes after.
+    """
     dims = builder.dims(op.inputs[0])
     axis = positive_axis(int(param(op, "Axis", "axis")), len(dims))
     assert axis is not None
-    value = builder.read(op.inputs[0], "float", dims)
-    where = ScalarParam("axis", "UINT_32", axis)
-    builder.define(op.outputs[0], builder.node("Softmax", [value], dims, "float", None, [where]))
+    before, size, after = math.prod(dims[:axis]), dims[axis], math.prod(dims[axis + 1 :])
+    last = ScalarParam("axis", "UINT_32", 1 if after == 1 else 2)
+    swap = TensorParam("perm", "UINT_32", (3,), (0, 2, 1))
+    if after == 1:
+        value = builder.read(op.inputs[0], "float", (before, size))
+        result = builder.node("Softmax", [value], value.dims, "float", None, [last])
+    else:
+        value = builder.read(op.inputs[0], "float", (before, size, after))
+        turned = (before, after, size)
+        value = builder.node("Transpose", [value], turned, "float", None, [swap], suffix="_turn")
+        value = builder.node("Softmax", [value], turned, "float", None, [last])
+        result = builder.node(
+            "Transpose", [value], (before, size, after), "float", None, [swap], suffix="_back"
+        )
+    builder.define(op.outputs[0], result)

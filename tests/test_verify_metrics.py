@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mnnqnn_tasks.verify.metrics import agreement, compare, decibel, excursion
+from mnnqnn_tasks.verify.metrics import agreement, compare, decibel, excursion, limits
 
 
 def test_equal_tensors_have_infinite_snr() -> None:
@@ -96,7 +96,7 @@ def test_agreement_counts_positions() -> None:
 
 def test_excursion_of_symmetric_16_bit() -> None:
     values = np.array([0.0, 32.767, -32.767, 40.0, -33.0, 32.7674], dtype=np.float32)
-    found = excursion("x", values, scale=0.001, zero=0, lowest=-32767, highest=32767)
+    found = excursion("x", values, limits(0.001, 0, -32767, 32767))
     assert found is not None
     assert (found.count, found.fraction) == (2, 2 / 6)
     assert (found.low, found.high) == (pytest.approx(-32.767), pytest.approx(32.767))
@@ -105,7 +105,7 @@ def test_excursion_of_symmetric_16_bit() -> None:
 
 def test_excursion_uses_the_zero_point() -> None:
     values = np.array([-1.0, 2.0])
-    assert excursion("x", values, 1.0, zero=1, lowest=0, highest=3) is None
-    found = excursion("x", values, 1.0, zero=0, lowest=0, highest=3)
+    assert excursion("x", values, limits(1.0, 1, 0, 3)) is None
+    found = excursion("x", values, limits(1.0, 0, 0, 3))
     assert found is not None
     assert found.count == 1

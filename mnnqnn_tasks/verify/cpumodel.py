@@ -10,7 +10,7 @@ from mnnqnn_tasks.mnn.cpu import CpuWorker
 from mnnqnn_tasks.mnn.samples import Sample
 from mnnqnn_tasks.verify.metrics import Array
 from mnnqnn_tasks.verify.sample import Samples
-from mnnqnn_tasks.verify.walk import Arrays
+from mnnqnn_tasks.verify.sides import Arrays
 
 
 @dataclass

@@ -14,8 +14,8 @@ from mnnqnn_tasks.qnn import netjson, run
 from mnnqnn_tasks.qnn.ir import Graph, Tensor
 from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.verify.metrics import Array
+from mnnqnn_tasks.verify.sides import Arrays
 from mnnqnn_tasks.verify.thresholds import Activations, activations
-from mnnqnn_tasks.verify.walk import Arrays
 
 #: How the runtime holds the data types that cross a graph's border.
 _NUMPY = {

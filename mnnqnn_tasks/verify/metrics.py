@@ -110,6 +110,21 @@ def agreement(reference: Array, actual: Array) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a quantized tensor can express: real values ``low..high`` in ``step``s."""
+
+    low: float
+    high: float
+    step: float
+
+
+def limits(scale: float, zero: float, lowest: float, highest: float) -> Limits:
+    """The limits of ``real = scale * (stored - zero)``, ``stored`` in ``lowest..highest``."""
+    ends = sorted((scale * (lowest - zero), scale * (highest - zero)))
+    return Limits(ends[0], ends[1], abs(scale))
+
+
+@dataclass(frozen=True)
 class Excursion:
     """Activations that left the range which a tensor was calibrated for.
 
@@ -130,26 +145,24 @@ class Excursion:
     fraction: float
 
 
-def excursion(
-    tensor: str, values: Array, scale: float, zero: float, lowest: float, highest: float
-) -> Excursion | None:
-    """The part of ``values`` that quantization would clip, or ``None`` if all fit.
+def outside(values: Array, limits: Limits) -> NDArray[np.bool_]:
+    """Which values quantization would clip; half a step beyond an end still rounds to it."""
+    real = np.asarray(values, dtype=np.float64)
+    half = limits.step / 2
+    return (real < limits.low - half) | (real > limits.high + half)
 
-    ``real = scale * (stored - zero)`` with ``stored`` in ``lowest..highest``; half a
-    step beyond an end still rounds to it.
-    """
-    real = np.asarray(values, dtype=np.float64).ravel()
-    ends = sorted((scale * (lowest - zero), scale * (highest - zero)))
-    half = abs(scale) / 2
-    outside = int(((real < ends[0] - half) | (real > ends[1] + half)).sum())
-    if outside == 0:
+
+def excursion(tensor: str, values: Array, limits: Limits) -> Excursion | None:
+    """The part of ``values`` that quantization would clip, or ``None`` if all fit."""
+    count = int(outside(values, limits).sum())
+    if count == 0:
         return None
     return Excursion(
         tensor,
-        ends[0],
-        ends[1],
-        float(real.min()),
-        float(real.max()),
-        outside,
-        outside / real.size,
+        limits.low,
+        limits.high,
+        float(values.min()),
+        float(values.max()),
+        count,
+        count / values.size,
     )

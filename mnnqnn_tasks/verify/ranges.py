@@ -1,14 +1,9 @@
-"""Which activations of a sample leave the ranges that their tensors were calibrated for.
-
-A tensor with static quantization can only express what its scale covers; beyond that
-the NPU clips and the CPU, which computes in float, does not.  A difference there says
-that the sample is not like the calibration's, not that the graph is wrong.
-"""
+"""The ranges that the tensors of the NPU pieces were calibrated for."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +11,7 @@ from mnnqnn_tasks.errors import VerifyError
 from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.partition.build import quant_infos
 from mnnqnn_tasks.partition.subgraph import QuantInfo
-from mnnqnn_tasks.verify.hostmodel import Plugin
-from mnnqnn_tasks.verify.metrics import Excursion, excursion
-from mnnqnn_tasks.verify.walk import Arrays, Cpu
-
-#: Tensors asked of the CPU at once: bounds memory, costs one forward pass each.
-_BATCH = 96
+from mnnqnn_tasks.verify.metrics import Limits, limits
 
 
 @dataclass(frozen=True)
@@ -36,28 +26,14 @@ class Calibration:
     pieces: Mapping[str, tuple[str, ...]]
     infos: Mapping[str, QuantInfo]
 
-    def excursions(self, cpu: Cpu, inputs: Arrays) -> dict[str, Excursion]:
-        """Run the CPU model on ``inputs``; what left its range, by tensor name.
+    def names(self) -> list[str]:
+        """All tensors of all pieces."""
+        return list(dict.fromkeys(name for piece in self.pieces.values() for name in piece))
 
-        Integer tensors are passed over: quantization means nothing on them.
-        """
-        names = sorted(set().union(*map(set, self.pieces.values()))) if self.pieces else []
-        return {found.tensor: found for found in self._excursions(cpu, inputs, names)}
-
-    def _excursions(self, cpu: Cpu, inputs: Arrays, names: Sequence[str]) -> Iterator[Excursion]:
-        for start in range(0, len(names), _BATCH):
-            batch = [name for name in names[start : start + _BATCH] if name not in inputs]
-            for name, values in cpu(inputs, batch).items():
-                info = self.infos[name]
-                if values.dtype.kind != "f":
-                    continue
-                found = excursion(name, values, info.scale, info.zero, info.min, info.max)
-                if found is not None:
-                    yield found
-
-    def of_piece(self, plugin: Plugin, found: Mapping[str, Excursion]) -> list[Excursion]:
-        """The excursions among the tensors of one piece, in the model's order."""
-        return [found[name] for name in self.pieces.get(plugin.path, ()) if name in found]
+    def limits(self, name: str) -> Limits:
+        """What the tensor ``name`` can express."""
+        info = self.infos[name]
+        return limits(info.scale, info.zero, info.min, info.max)
 
 
 def calibration(model: Path, plan: Path) -> Calibration:

@@ -24,7 +24,8 @@ class OutputResult:
         name: the graph's output (``t<tensor index>``) or the model's (``logits``).
         tensor: the tensor's name in the model.
         dims: its shape.
-        why: for a status other than passed, the reason.
+        why: for a status other than passed, the reason; for one that passed, what the
+            comparison was limited to, if anything.
     """
 
     name: str
@@ -130,8 +131,7 @@ class Report:
             elif result.status == "failed":
                 line = f"{where} {result.name} ({result.tensor}): {result.why}"
                 ranked.append((_rank(result.found), line))
-        if not any(True for _ in self._results()):
-            ranked.append((-math.inf, "nothing was compared"))
+        ranked += [(-math.inf, line) for line in self._never_compared()]
         if self.prompt and self.prompt.agreeing < len(self.prompt.expected):
             wrong = [
                 i
@@ -140,6 +140,14 @@ class Report:
             ]
             ranked.append((-math.inf, f"prompt: another next token at answer positions {wrong}"))
         return [line for _, line in sorted(ranked, key=lambda item: item[0])]
+
+    def _never_compared(self) -> Iterator[str]:
+        """A graph of which nothing was judged has not been verified."""
+        if not any(True for _ in self._results()):
+            yield "nothing was compared"
+        for graph in self.graphs:
+            if graph.outputs and all(o.status == "not exercised" for o in graph.outputs):
+                yield f"{graph.graph}: none of its outputs was exercised; verify with --text"
 
     def not_exercised(self) -> list[str]:
         """Outputs that this sample says nothing about."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -28,14 +28,23 @@ from mnnqnn_tasks.verify import hostmodel, prompt, table
 from mnnqnn_tasks.verify.cpumodel import CpuModel
 from mnnqnn_tasks.verify.emulator import Emulator
 from mnnqnn_tasks.verify.ranges import Calibration, calibration
+from mnnqnn_tasks.verify.reference import Probe, Reference, own_probe, row_probe
 from mnnqnn_tasks.verify.report import ChainResult, GraphResult, PromptResult, Report, to_json
-from mnnqnn_tasks.verify.sample import Samples, TextMaker, io_sample, read_text, text_maker
+from mnnqnn_tasks.verify.sample import Samples, io_sample, read_text, text_maker
+from mnnqnn_tasks.verify.sides import Arrays
 from mnnqnn_tasks.verify.store import Store
 from mnnqnn_tasks.verify.thresholds import Thresholds
-from mnnqnn_tasks.verify.walk import Arrays, Walk
+from mnnqnn_tasks.verify.walk import Walk
+
+#: Told what happens next, in a few words.
+Progress = Callable[[str], None]
 
 #: Packages whose versions a report names.
 _PACKAGES = ("MNN", "onnxruntime-qnn")
+
+
+def _silent(_: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,13 @@ class Subject:
         return self.build / "verify" / f"{self.target}.json"
 
 
-def run(subject: Subject, options: Options | None = None, *, out: TextIO | None = None) -> Report:
+def run(
+    subject: Subject,
+    options: Options | None = None,
+    *,
+    out: TextIO | None = None,
+    progress: Progress = _silent,
+) -> Report:
     """Verify, write the report, print the table.
 
     Returns:
@@ -96,7 +111,7 @@ def run(subject: Subject, options: Options | None = None, *, out: TextIO | None 
             The report and the table are there all the same.
         MnnqnnError: the model, the export or a library cannot be used.
     """
-    report = verify(subject, options or Options())
+    report = verify(subject, options or Options(), progress)
     write_json(subject.report, to_json(report))
     (out or sys.stdout).write(table.render(report))
     problems = report.problems()
@@ -111,7 +126,7 @@ def run(subject: Subject, options: Options | None = None, *, out: TextIO | None 
     return report
 
 
-def verify(subject: Subject, options: Options) -> Report:
+def verify(subject: Subject, options: Options, progress: Progress = _silent) -> Report:
     """Verify and return the report, whatever it says.
 
     Raises:
@@ -120,7 +135,7 @@ def verify(subject: Subject, options: Options) -> Report:
     folder = open_folder(subject.model_dir)
     net = check_model(folder.path / folder.model, _weight(folder))
     host = hostmodel.load(subject.build / "qnn" / "llm.mnn")
-    shapes = _shapes(subject, options)
+    wanted = _shapes(subject, options)
     report = Report(
         subject.name,
         subject.target,
@@ -128,25 +143,33 @@ def verify(subject: Subject, options: Options) -> Report:
         options.thresholds,
         {name: metadata.version(name) for name in _PACKAGES},
     )
+    # Decode is always computed on the CPU: it tells which axis of a tensor is the tokens'.
+    shapes = sorted({0, *wanted})
     samples, question = _samples(subject, options, folder, net, shapes, report)
-    job = _Job(
-        subject,
-        options,
-        folder,
-        host,
-        tuple(output_names(net)),
-        calibration(folder.path / folder.model, subject.build / "plan.json"),
-        question,
-    )
-    with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
-        # The largest shape takes longest, so it starts first.
-        order = sorted(shapes, key=lambda i: -subject.shapes[i])
-        running = {i: pool.submit(job.walk, i, samples[i]) for i in order}
+    with tempfile.TemporaryDirectory(prefix="mnnqnn-verify-") as temp:
+        job = _Job(
+            subject,
+            options,
+            folder,
+            host,
+            tuple(output_names(net)),
+            calibration(folder.path / folder.model, subject.build / "plan.json"),
+            question,
+            Path(temp),
+            progress,
+        )
         for index in shapes:
-            graphs, chain, answer = running[index].result()
-            report.graphs += graphs
-            report.chains.append(chain)
-            report.prompt = answer or report.prompt
+            progress(f"CPU model, {subject.shapes[index]} tokens")
+            job.refer(index, samples[index])
+        with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
+            # The largest shape takes longest, so it starts first.
+            order = sorted(wanted, key=lambda i: -subject.shapes[i])
+            running = {i: pool.submit(job.walk, i, samples[i]) for i in order}
+            for index in wanted:
+                graphs, chain, answer = running[index].result()
+                report.graphs += graphs
+                report.chains.append(chain)
+                report.prompt = answer or report.prompt
     return report
 
 
@@ -159,44 +182,69 @@ class _Job:
     outputs: tuple[str, ...]
     calibration: Calibration
     question: prompt.Question | None
+    temp: Path
+    progress: Progress
+    references: dict[int, Reference] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)
+
+    def refer(self, index: int, samples: Samples) -> None:
+        """Compute the CPU's side of one shape; decode, 0, comes first."""
+        shape = self.subject.shapes[index]
+        made = Reference(shape, Store(self.temp / f"cpu{index}"), self.calibration)
+        with CpuWorker() as worker:
+            cpu = self._cpu(worker, self.folder.path / self.folder.model)
+            inputs = cpu.learn(samples)
+            made.store.put(inputs)
+            made.store.put(cpu(inputs, self._border(inputs)))
+            if index != 0:
+                made.single = self.references[0].single
+            else:
+                made.single |= {name: made.store.dims(name) for name in made.store}
+            made.scan(cpu, inputs)
+        self.references[index] = made
 
     def walk(
         self, index: int, samples: Samples
     ) -> tuple[list[GraphResult], ChainResult, PromptResult | None]:
         """One shape, in worker processes of its own."""
-        subject = self.subject
-        weight = _weight(self.folder)
+        subject, reference = self.subject, self.references[index]
         emulator = Emulator(
             subject.build / "qnn", subject.build / "blobs", subject.options, subject.lib_dir
         )
-        with tempfile.TemporaryDirectory(prefix="mnnqnn-verify-") as temp, CpuWorker() as worker:
-            original = CpuModel(worker, self.folder.path / self.folder.model, weight)
-            rewritten = CpuModel(worker, self.host.path, weight, original.formats)
-            inputs = original.learn(samples)
-            reference, chain = Store(Path(temp, "cpu")), Store(Path(temp, "chain"))
-            reference.put(inputs)
-            chain.put(inputs)
-            reference.put(original(inputs, self._border(inputs)))
-            found = self.calibration.excursions(original, inputs)
+        chain = Store(self.temp / f"chain{index}")
+        with CpuWorker() as worker:
+            rewritten = self._cpu(worker, self.host.path)
+            chain.put(rewritten.learn(samples))
             walk = Walk(
-                subject.shapes[index],
                 index,
                 self.host,
                 rewritten,
                 emulator,
                 reference,
+                lambda plugin: self._probes(index, plugin),
                 chain,
                 self.options.thresholds,
-                lambda plugin: self.calibration.of_piece(plugin, found),
+                self.progress,
             )
             graphs, result = walk.run(self.outputs)
             answer = None
-            if self.question is not None and self.question.shape == walk.shape:
+            if self.question is not None and self.question.shape == reference.shape:
                 logits = self.outputs[0]
-                answer = self.question.judge(
-                    chain.get([logits])[logits] if walk.broken is None else None
-                )
+                answer = self.question.judge(None if walk.broken else chain.get([logits])[logits])
             return graphs, result, answer
+
+    def _cpu(self, worker: CpuWorker, model: Path) -> CpuModel:
+        return CpuModel(worker, model, _weight(self.folder), self.formats)
+
+    def _probes(self, index: int, plugin: hostmodel.Plugin) -> list[Probe]:
+        """What a graph is judged by: for decode, a token inside a text as well."""
+        own = own_probe(self.references[index], plugin)
+        chunks = [r for i, r in self.references.items() if i != 0]
+        if index != 0 or not chunks:
+            return [own]
+        longest = max(chunks, key=lambda r: r.shape)
+        row = row_probe(longest, plugin, self.references[0].single)
+        return [own] if row is None else [own, row]
 
     def _border(self, inputs: Arrays) -> list[str]:
         """Every tensor at a border that the CPU computes, and the model's outputs."""
@@ -246,11 +294,4 @@ def _samples(
     else:
         tokens = maker.tokens(read_text(options.text or ""))
         report.sample = f"text of {len(tokens)} tokens"
-    return {i: _text_sample(maker, tokens, subject.shapes[i]) for i in shapes}, question
-
-
-def _text_sample(maker: TextMaker, tokens: Sequence[int], shape: int) -> Samples:
-    if shape == 1:
-        # The last token where it stands: its rotary embedding is not that of position 0.
-        return maker.inputs(tokens[-1:], 1, first=len(tokens) - 1)
-    return maker.inputs(tokens[:shape], shape)
+    return {i: maker.inputs(tokens, subject.shapes[i]) for i in shapes}, question

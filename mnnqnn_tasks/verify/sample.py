@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from mnnqnn_tasks.errors import VerifyError
 from mnnqnn_tasks.mnn import samples
@@ -56,24 +54,18 @@ class TextMaker:
             )
         return found
 
-    def inputs(self, tokens: Sequence[int], shape: int, *, first: int = 0) -> Samples:
+    def inputs(self, tokens: Sequence[int], shape: int) -> Samples:
         """The inputs of one call of ``shape`` tokens.
 
         Args:
             tokens: at most ``shape`` are used; fewer are repeated from the start until
                 the call is full, which no earlier position can see: attention is causal.
-            first: position of the first token, for a decode call that is not at the
-                start of its text.
 
         Raises:
             ModelFileError: when the model takes other inputs than a text LLM.
         """
         repeats = -(-shape // len(tokens))
-        made = token_samples(self.folder, self.net, [*tokens, *list(tokens) * repeats][:shape])
-        if "position_ids" in made:
-            positions = made["position_ids"]
-            made["position_ids"] = replace(positions, values=positions.values + np.int32(first))
-        return made
+        return token_samples(self.folder, self.net, (list(tokens) * repeats)[:shape])
 
 
 def text_maker(folder: ModelFolder, net: Table) -> TextMaker:

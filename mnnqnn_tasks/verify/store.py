@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,17 @@ class Store:
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """The shape of an array.
+
+        Raises:
+            VerifyError: when it was never put.
+        """
+        return self.get([name])[name].shape
 
     def put(self, arrays: Mapping[str, Array]) -> None:
         """Keep ``arrays``; a name that is there already stands for the new one.

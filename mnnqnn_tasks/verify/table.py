@@ -10,6 +10,7 @@ from mnnqnn_tasks.verify.report import OutputResult, Report
 _HEAD = ("graph", "tokens", "output", "tensor", "cosine", "SNR dB", "max error", "result")
 _RIGHT = {1, 4, 5, 6}
 _LONGEST = 44
+_RESULT = {"passed": "ok", "failed": "FAILED", "not exercised": "not exercised"}
 
 
 def render(report: Report) -> str:
@@ -40,9 +41,7 @@ def _rows(
                 _fixed(found.cosine, 6),
                 _fixed(found.snr_db, 1),
                 _general(found.max_abs_error),
-                {"passed": "ok", "failed": f"FAILED: {o.why}"}.get(
-                    o.status, f"{o.status}: {o.why}"
-                ),
+                _RESULT[o.status] + (f": {o.why}" if o.why else ""),
             )
 
 

@@ -1,6 +1,6 @@
 """One shape from the first piece to the logits, twice: graph by graph, and as a chain.
 
-Every graph is compiled once and executed on two sets of inputs: the CPU model's own
+Every graph is compiled once and executed on several sets of inputs: the CPU model's own
 activations at its border, which judge the graph alone, and what the pieces before it
 made, which carries the chain on.
 """
@@ -8,45 +8,18 @@ made, which carries the chain on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mnnqnn_tasks.errors import MnnqnnError, VerifyError
 from mnnqnn_tasks.verify.hostmodel import HostModel, HostStep, Plugin
-from mnnqnn_tasks.verify.metrics import Array, Excursion, agreement, compare
-from mnnqnn_tasks.verify.report import ChainResult, GraphResult, OutputResult, judge
+from mnnqnn_tasks.verify.judgement import judge_logits, judge_output, worst
+from mnnqnn_tasks.verify.metrics import Array, agreement
+from mnnqnn_tasks.verify.reference import Probe, Reference
+from mnnqnn_tasks.verify.report import ChainResult, GraphResult, OutputResult
+from mnnqnn_tasks.verify.sides import Arrays, Cpu, Npu
 from mnnqnn_tasks.verify.store import Store
 from mnnqnn_tasks.verify.thresholds import Activations, Thresholds, strictest
-
-Arrays = Mapping[str, Array]
-
-#: Runs a model on the CPU: input arrays by tensor name, wanted names -> arrays.
-Cpu = Callable[[Arrays, Sequence[str]], dict[str, Array]]
-
-#: Tensors of a piece that left their calibrated range, by the names of its borders.
-RangeCheck = Callable[[Plugin], Sequence[Excursion]]
-
-
-class Npu(Protocol):
-    """Runs graphs on the host emulator."""
-
-    def activations(self, graph: str) -> Activations:
-        """Whether the graph computes in float or in fixed point."""
-
-    def execute(self, graph: str, sets: Sequence[Arrays]) -> list[dict[str, Array]]:
-        """Compile once, execute every set; arrays by the graph's own tensor names.
-
-        Raises:
-            MnnqnnError: when the library refuses the graph or crashes.
-        """
-
-
-def _feed(plugin: Plugin, store: Store) -> dict[str, Array]:
-    arrays = store.get(plugin.inputs)
-    return {
-        graph: arrays[name] for graph, name in zip(plugin.graph_inputs, plugin.inputs, strict=True)
-    }
 
 
 @dataclass
@@ -54,21 +27,23 @@ class Walk:
     """The state of one shape.
 
     Attributes:
-        shape: tokens per call; ``index`` is its number in the Plugin ops.
+        index: number of the shape in the Plugin ops.
         rewritten: runs the host ops of ``qnn/llm.mnn``.
-        reference: what the CPU model has at every border and at its outputs.
-        chain: the same as the pieces made it; starts with the model's inputs.
+        reference: the CPU's side.
+        probes: what a piece is judged by alone.
+        chain: border tensors as the pieces made them; starts with the model's inputs.
+        progress: is told what happens next.
     """
 
-    shape: int
     index: int
     host: HostModel
     rewritten: Cpu
     npu: Npu
-    reference: Store
+    reference: Reference
+    probes: Callable[[Plugin], Sequence[Probe]]
     chain: Store
     thresholds: Thresholds
-    excursions: RangeCheck
+    progress: Callable[[str], None]
     graphs: list[GraphResult] = field(default_factory=list)
     broken: str | None = None
 
@@ -98,26 +73,30 @@ class Walk:
 
     def _graph(self, plugin: Plugin) -> None:
         name = plugin.graphs[self.index]
+        self.progress(name)
         kind = self.npu.activations(name)
-        stores = [self.reference] if self.broken else [self.reference, self.chain]
+        probes = self.probes(plugin)
+        sets = [probe.inputs for probe in probes]
+        if self.broken is None:
+            sets.append(self.chain.get(plugin.inputs))
         try:
-            made = [
-                self._shaped(plugin, result)
-                for result in self.npu.execute(name, [_feed(plugin, store) for store in stores])
-            ]
+            feeds = [_feed(plugin, arrays) for arrays in sets]
+            made = [self._shaped(plugin, result) for result in self.npu.execute(name, feeds)]
         except MnnqnnError as error:
-            self.graphs.append(GraphResult(name, self.shape, kind, (), (), str(error)))
+            self.graphs.append(GraphResult(name, self.reference.shape, kind, (), (), str(error)))
             self.broken = self.broken or f"not run to its end: {name} gave no outputs"
             return
-        if len(made) > 1:
-            self.chain.put(dict(zip(plugin.outputs, made[1], strict=True)))
+        if self.broken is None:
+            self.chain.put(dict(zip(plugin.outputs, made[-1], strict=True)))
         outputs = tuple(
-            self._judge(kind, *ports)
-            for ports in zip(plugin.graph_outputs, plugin.outputs, made[0], strict=True)
+            worst(
+                self._judge(kind, plugin, position, probe, arrays[position])
+                for probe, arrays in zip(probes, made, strict=False)
+            )
+            for position in range(len(plugin.outputs))
         )
-        self.graphs.append(
-            GraphResult(name, self.shape, kind, outputs, tuple(self.excursions(plugin)))
-        )
+        excursions = tuple(self.reference.of_piece(plugin))
+        self.graphs.append(GraphResult(name, self.reference.shape, kind, outputs, excursions))
 
     def _shaped(self, plugin: Plugin, result: Arrays) -> list[Array]:
         """The outputs as the runtime sees them: with the dims that the Plugin op declares."""
@@ -134,23 +113,41 @@ class Walk:
             made.append(result[name].reshape(dims))
         return made
 
-    def _judge(self, kind: Activations, name: str, tensor: str, got: Array) -> OutputResult:
-        want = self.reference.get([tensor])[tensor]
-        found = compare(want, got)
-        return judge(name, tensor, got.shape, found, self.thresholds.graph_miss(kind, found))
+    def _judge(
+        self, kind: Activations, plugin: Plugin, position: int, probe: Probe, got: Array
+    ) -> OutputResult:
+        tensor = plugin.outputs[position]
+        return judge_output(
+            plugin.graph_outputs[position],
+            tensor,
+            probe.outputs[tensor],
+            got,
+            lambda found: self.thresholds.graph_miss(kind, found),
+            probe.inside,
+            probe.axes[tensor],
+        )
 
     def _compare_chain(self, outputs: Sequence[str]) -> ChainResult:
         kind = strictest(graph.activations for graph in self.graphs)
+        shape = self.reference.shape
         if self.broken is not None:
-            return ChainResult(self.shape, kind, (), error=self.broken)
-        results = []
-        for name in outputs:
-            got = self.chain.get([name])[name]
-            found = compare(self.reference.get([name])[name], got)
-            miss = self.thresholds.chain_miss(kind, found)
-            results.append(judge(name, name, got.shape, found, miss))
-        logits = outputs[0]
-        same, positions = agreement(
-            self.reference.get([logits])[logits], self.chain.get([logits])[logits]
+            return ChainResult(shape, kind, (), error=self.broken)
+        want, got = self.reference.store.get(outputs), self.chain.get(outputs)
+        results = tuple(
+            judge_logits(
+                name,
+                want[name],
+                got[name],
+                lambda found: self.thresholds.chain_miss(kind, found),
+                len(self.reference.excursions),
+            )
+            for name in outputs
         )
-        return ChainResult(self.shape, kind, tuple(results), same, positions)
+        same, positions = agreement(want[outputs[0]], got[outputs[0]])
+        return ChainResult(shape, kind, results, same, positions)
+
+
+def _feed(plugin: Plugin, arrays: Arrays) -> dict[str, Array]:
+    return {
+        graph: arrays[name] for graph, name in zip(plugin.graph_inputs, plugin.inputs, strict=True)
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mnnqnn_tasks.mnn.folder import open_folder
 from mnnqnn_tasks.mnn.inputs import (
     TEXT,
     make_samples,
+    opening,
     sample_tokens,
     splitmix64,
     token_samples,
@@ -63,7 +65,8 @@ def test_embeddings_are_those_of_the_text(tmp_path: Path) -> None:
     folder = open_folder(BUNDLED)
     tokenizer = open_tokenizer(folder)
     assert tokenizer is not None
-    ids = tokenizer.encode(TEXT + " " + TEXT + " " + TEXT)[:24]
+    ids = tokenizer.encode("<|im_start|> " + " ".join([TEXT] * 3))[:24]
+    assert tokenizer.decode(ids).startswith("<|im_start|> the quick brown fox")
     table = np.fromfile(BUNDLED / "embeddings_bf16.bin", "<u2").astype(np.uint32) << 16
     rows = table.view(np.float32).reshape(-1, 64)[ids]
     assert np.array_equal(made["input_ids"].values[:, 0], rows)
@@ -99,6 +102,18 @@ def test_without_embeddings_rows_are_pseudo_random(model: Path, tmp_path: Path) 
     assert abs(rows.mean()) < 0.01
     assert 0.045 < rows.std() < 0.055
     assert len(np.unique(rows)) > 900
+
+
+def test_what_prompts_begin_with() -> None:
+    folder = open_folder(BUNDLED)
+    tokenizer = open_tokenizer(folder)
+    assert tokenizer is not None
+    start = tokenizer.special["<|im_start|>"]
+    assert opening(folder.llm_config, tokenizer) == [start]
+    assert opening({}, tokenizer) == []  # the file itself has no template
+    assert opening({"jinja": {"chat_template": "{{ messages }}"}}, tokenizer) == []
+    assert opening({}, replace(tokenizer, chat_template="a<|im_start|><|im_end|>")) == [start]
+    assert opening(folder.llm_config, replace(tokenizer, prefix=(7,))) == [7]
 
 
 def test_splitmix64_is_the_published_generator() -> None:

@@ -21,7 +21,7 @@ from mnnqnn_tasks.mnn.embedding import Embedding, open_embedding
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
 from mnnqnn_tasks.mnn.samples import Sample
 from mnnqnn_tasks.mnn.table import Table
-from mnnqnn_tasks.mnn.tokenizer import open_tokenizer
+from mnnqnn_tasks.mnn.tokenizer import Tokenizer, open_tokenizer
 
 #: What the sample says: every letter, in the register that calibration texts have.
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -65,13 +65,35 @@ def splitmix64(seed: int, count: int) -> npt.NDArray[np.uint64]:
     return mixed.astype("<u8")
 
 
+def opening(config: Mapping[str, Any], tokenizer: Tokenizer) -> list[int]:
+    """The token that every prompt of the model begins with, if it has one.
+
+    It is the first special token of the chat template.  Without it the first position
+    would be what the model never saw in training nor in calibration.
+
+    Args:
+        config: ``llm_config.json``.
+    """
+    if tokenizer.prefix:
+        return list(tokenizer.prefix)
+    spec = config.get("jinja")
+    template = spec.get("chat_template") if isinstance(spec, Mapping) else None
+    text = template if isinstance(template, str) else tokenizer.chat_template
+    found = [(text.find(special), token) for special, token in tokenizer.special.items()]
+    return [token for place, token in sorted(found) if place >= 0][:1]
+
+
 def sample_tokens(folder: ModelFolder, embedding: Embedding, count: int) -> list[int]:
-    """``count`` token ids of `TEXT`, repeated; pseudo-random ones without a tokenizer."""
+    """``count`` token ids: the `opening`, then `TEXT` again and again.
+
+    Pseudo-random ones if the model has no tokenizer.
+    """
     tokenizer = open_tokenizer(folder)
     text: list[int] = []
     if tokenizer is not None:
-        text = [*tokenizer.encode(TEXT), *tokenizer.encode(" " + TEXT, prefix=False) * count]
-    if text and max(text) < embedding.count:
+        text = opening(folder.llm_config, tokenizer)
+        text += tokenizer.encode(" " + TEXT, prefix=False) * count
+    if len(text) >= count and max(text) < embedding.count:
         return text[:count]
     return [int(value % np.uint64(embedding.count)) for value in splitmix64(count, count)]
 

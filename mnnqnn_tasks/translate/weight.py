@@ -20,7 +20,7 @@ them into one scale per row costs more than 50 dB allow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,23 +48,14 @@ class Layout:
 
 #: [oc, ic] as the model has it: no bytes are moved.
 LINEAR = Layout((0, 1), 0)
-#: [oc, ic, kh, kw] to QNN's [kh, kw, ic, oc].
+#: [oc, ic, kh, kw] to QNN's [kh, kw, ic, oc]; ic is 1 for a depthwise one.
 CONV = Layout((2, 3, 1, 0), 3)
-#: Depthwise [c, 1, kh, kw] to QNN's [kh, kw, 1, c].
-DEPTHWISE = CONV
 
 
 def decode(builder: Builder, op: SubOp) -> Weight:
     """The op's weights as numbers (views of the file where nothing has to be unpacked)."""
     blobs = {role: builder.read_bytes(ref) for role, ref in op.weights.items()}
     return decode_convolution(op.params, blobs, name=op.name)
-
-
-def with_kernel(weight: Weight) -> Weight:
-    """A 1x1 kernel's [oc, ic] weights as [oc, ic, 1, 1]."""
-    if isinstance(weight, FloatWeight):
-        return replace(weight, values=weight.values[:, :, None, None])
-    return replace(weight, values=weight.values[:, :, None, None])
 
 
 def is_exact_integer(weight: Weight) -> bool:
@@ -85,7 +76,14 @@ def static_weight(builder: Builder, weight: Weight, layout: Layout) -> Stored:
         data = np.ascontiguousarray(values)
         name = builder.static_raw(data, "SFIXED_POINT_8", data.shape, quant, "_weight")
         return Stored(name, "fixed", data.shape, quant)
-    return builder.static(_half(weight).transpose(layout.perm), "float", "_weight")
+    return half_weight(builder, weight, layout)
+
+
+def half_weight(builder: Builder, weight: Weight, layout: Layout) -> Stored:
+    """The weight dequantized to float16; [oc, ic] counts as a 1x1 kernel for `CONV`."""
+    values = _half(weight)
+    values = values.reshape(values.shape + (1,) * (len(layout.perm) - values.ndim))
+    return builder.static(values.transpose(layout.perm), "float", "_weight")
 
 
 def _channel_encoding(weight: QuantWeight, axis: int) -> Quant:

@@ -38,10 +38,10 @@ def _pair(op: SubOp, name: str) -> tuple[int, int]:
     return _common(op, name + "Y"), _common(op, name + "X")
 
 
-def _is_linear(op: SubOp, dims: Dims) -> bool:
-    """A 1x1 kernel that sees every pixel once; rows are pixels if there is one pixel."""
+def _is_linear(op: SubOp, source: Dims, target: Dims) -> bool:
+    """A 1x1 kernel that sees every pixel once: a Linear whose rows are pixels."""
     plain = _kernel(op) == (1, 1) and _pair(op, "stride") == (1, 1) and _common(op, "group") == 1
-    return op.type == "Convolution" and plain and math.prod(dims[2:]) == 1
+    return op.type == "Convolution" and plain and source[2:] == target[2:]
 
 
 def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
@@ -102,7 +102,7 @@ def _padding(op: SubOp, source: Dims, target: Dims) -> tuple[int, ...] | None:
 def translate(builder: Builder, op: SubOp) -> None:
     """``out = conv(x, w) + bias``, then a ReLU or ReLU6 where the op has one."""
     weight = weights.decode(builder, op)
-    if _is_linear(op, builder.dims(op.inputs[0])):
+    if _is_linear(op, builder.dims(op.inputs[0]), builder.dims(op.outputs[0])):
         result = _linear(builder, op, weight)
     else:
         result = _conv2d(builder, op, weight)
@@ -134,29 +134,38 @@ def _runs_fixed(builder: Builder, op: SubOp, weight: weights.Weight) -> bool:
 
 
 def _linear(builder: Builder, op: SubOp, weight: weights.Weight) -> Stored:
-    rows, channels = builder.dims(op.inputs[0])[:2]
+    source, target = builder.dims(op.inputs[0]), builder.dims(op.outputs[0])
     fixed = _runs_fixed(builder, op, weight)
-    value = builder.read(op.inputs[0], "fixed" if fixed else "float", (rows, channels))
+    value = builder.read(op.inputs[0], "fixed" if fixed else "float")
+    if source[2:] != (1, 1):
+        value = _turn(builder, builder.view(value, source), _TO_NHWC, "_nhwc")
+    value = builder.view(value, (math.prod(source) // source[1], source[1]))
     inputs = [value, weights.static_weight(builder, weight, weights.LINEAR)]
     bias = weights.static_bias(builder, weight, value)
     if bias is not None:
         inputs.append(bias)
-    dims = (rows, len(weight.bias))
+    dims = (value.dims[0], target[1])
     if fixed:
-        return builder.node(
-            "FullyConnected", inputs, dims, "fixed", builder.encoding(op.outputs[0])
-        )
-    return builder.node("MatMul", inputs, dims, "float", None, _TRANSPOSED)
+        quant = builder.encoding(op.outputs[0])
+        result = builder.node("FullyConnected", inputs, dims, "fixed", quant)
+    else:
+        result = builder.node("MatMul", inputs, dims, "float", None, _TRANSPOSED)
+    if source[2:] != (1, 1):
+        nhwc = builder.view(result, tuple(target[i] for i in _TO_NHWC))
+        result = _turn(builder, nhwc, _TO_NCHW, "_nchw")
+    return result
 
 
 def _conv2d(builder: Builder, op: SubOp, weight: weights.Weight) -> Stored:
+    """In fp16 with fp16 weights, whatever they are in the model.
+
+    libQnnHtp (2.51) accepts a Conv2d of fp16 activations with integer weights, and
+    computes something else (4 dB) unless the kernel is 1x1.
+    """
     source, target = builder.dims(op.inputs[0]), builder.dims(op.outputs[0])
-    fixed = _runs_fixed(builder, op, weight)
-    form, quant = ("fixed", builder.encoding(op.outputs[0])) if fixed else ("float", None)
-    value = builder.read(op.inputs[0], "fixed" if fixed else "float", source)
-    nhwc = _turn(builder, value, _TO_NHWC, "_nhwc")
-    depthwise = op.type == "ConvolutionDepthwise"
-    inputs = [nhwc, _kernel_weight(builder, weight, depthwise)]
+    value = builder.read(op.inputs[0], "float", source)
+    inputs = [_turn(builder, value, _TO_NHWC, "_nhwc")]
+    inputs.append(weights.half_weight(builder, weight, weights.CONV))
     bias = weights.static_bias(builder, weight, value)
     if bias is not None:
         inputs.append(bias)
@@ -167,18 +176,13 @@ def _conv2d(builder: Builder, op: SubOp, weight: weights.Weight) -> Stored:
         TensorParam("pad_amount", "UINT_32", (2, 2), padding),
         TensorParam("dilation", "UINT_32", (2,), _pair(op, "dilate")),
     ]
+    depthwise = op.type == "ConvolutionDepthwise"
     if not depthwise:
         params.append(ScalarParam("group", "UINT_32", _common(op, "group")))
     kind = "DepthWiseConv2d" if depthwise else "Conv2d"
     dims = tuple(target[i] for i in _TO_NHWC)
-    out = builder.node(kind, inputs, dims, "fixed" if form == "fixed" else "float", quant, params)
+    out = builder.node(kind, inputs, dims, "float", None, params)
     return _turn(builder, out, _TO_NCHW, "_nchw")
-
-
-def _kernel_weight(builder: Builder, weight: weights.Weight, depthwise: bool) -> Stored:
-    if weight.values.ndim == 2:
-        weight = weights.with_kernel(weight)
-    return weights.static_weight(builder, weight, weights.DEPTHWISE if depthwise else weights.CONV)
 
 
 def _turn(builder: Builder, value: Stored, perm: tuple[int, ...], suffix: str) -> Stored:

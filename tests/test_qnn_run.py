@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,12 +22,18 @@ from mnnqnn_tasks.qnn.options import TargetOptions
 TARGET = TargetOptions(57, "v75")
 
 
-def children(pid: int) -> list[int]:
+def children(pid: int) -> set[int]:
     """Child processes of all threads of ``pid``."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
+    found: set[int] = set()
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found |= set(map(int, (task / "children").read_text().split()))
     return found
+
+
+def workers(pid: int) -> set[int]:
+    """The processes that the server process of ``pid`` has forked."""
+    return {worker for server in children(pid) for worker in children(server)}
 
 
 def wait_for(condition: object, seconds: float = 20) -> None:
@@ -100,11 +107,10 @@ def test_a_process_that_dies_is_named(tmp_path: Path, large: Path, number: signa
         except BaseException as error:
             caught.append(error)
 
-    before = set(children(os.getpid()))
     thread = threading.Thread(target=link)
     thread.start()
-    wait_for(lambda: set(children(os.getpid())) - before)
-    (pid,) = set(children(os.getpid())) - before
+    wait_for(lambda: workers(os.getpid()))
+    (pid,) = workers(os.getpid())
     wait_for(lambda: at_work(pid))
     os.kill(pid, number)
     thread.join(30)
@@ -118,10 +124,9 @@ def test_a_process_that_dies_is_named(tmp_path: Path, large: Path, number: signa
 
 
 def test_a_call_that_takes_too_long(tmp_path: Path, large: Path) -> None:
-    before = set(children(os.getpid()))
     with pytest.raises(QnnError, match="no answer in time"):
         run.link([large], tmp_path / "blobs", TARGET, tmp_path / "graph0.bin", timeout=0.5)
-    assert set(children(os.getpid())) == before
+    assert not workers(os.getpid())
     assert not (tmp_path / "graph0.bin").exists()
 
 
@@ -145,12 +150,13 @@ def test_nothing_outlives_the_parent(tmp_path: Path, large: Path, number: signal
         env={**os.environ, "TMPDIR": str(temp), "PYTHONPATH": str(Path(__file__).parents[1])},
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: children(parent.pid))
-    (worker,) = children(parent.pid)
+    wait_for(lambda: workers(parent.pid))
+    (server,), (worker,) = children(parent.pid), workers(parent.pid)
     wait_for(lambda: at_work(worker))
     parent.send_signal(number)
     assert parent.wait(20) != 0
     wait_for(lambda: not Path(f"/proc/{worker}").exists())
+    wait_for(lambda: not Path(f"/proc/{server}").exists())
     assert not out.exists()
     assert not list(temp.iterdir())
 
@@ -165,3 +171,94 @@ def test_build_id_is_the_one_in_the_binary(tmp_path: Path) -> None:
     net = save(tmp_path, matmul("graph0", 1, Weights(64, 64), tmp_path / "blobs"))
     info = run.link([net], tmp_path / "blobs", TARGET, tmp_path / "graph0.bin")
     assert run.build_id() == info.build_id
+
+
+def test_requests_at_once_and_a_crash_beside_them(tmp_path: Path, large: Path) -> None:
+    """Threads share the server; the one whose worker dies is the only one to notice."""
+    net = save(tmp_path, matmul("graph0", 1, Weights(64, 64), tmp_path / "blobs"))
+    crashed: list[BaseException] = []
+
+    def doomed() -> None:
+        with pytest.raises(NativeCrash) as caught:
+            run.link([large], tmp_path / "blobs", TARGET, tmp_path / "large.bin")
+        crashed.append(caught.value)
+
+    thread = threading.Thread(target=doomed)
+    thread.start()
+    wait_for(lambda: workers(os.getpid()))
+    (victim,) = workers(os.getpid())
+    sizes = []
+    others = [
+        threading.Thread(
+            target=lambda i=i: sizes.append(
+                run.link([net], tmp_path / "blobs", TARGET, tmp_path / f"{i}.bin").size
+            )
+        )
+        for i in range(3)
+    ]
+    for other in others:
+        other.start()
+    wait_for(lambda: at_work(victim))
+    os.kill(victim, signal.SIGSEGV)
+    for other in [*others, thread]:
+        other.join(60)
+    assert len(sizes) == 3
+    assert len(crashed) == 1
+    assert len({(tmp_path / f"{i}.bin").read_bytes() for i in range(3)}) == 1
+
+
+def test_a_dead_server_is_replaced(tmp_path: Path, large: Path) -> None:
+    assert run.build_id()
+    (server,) = children(os.getpid())
+    os.kill(server, signal.SIGKILL)
+    assert run.build_id()
+    (other,) = children(os.getpid())
+    assert other != server
+    thread_result: list[BaseException] = []
+
+    def link() -> None:
+        try:
+            run.link([large], tmp_path / "blobs", TARGET, tmp_path / "large.bin")
+        except BaseException as error:
+            thread_result.append(error)
+
+    thread = threading.Thread(target=link)
+    thread.start()
+    wait_for(lambda: workers(os.getpid()))
+    (worker,) = workers(os.getpid())
+    wait_for(lambda: at_work(worker))
+    os.kill(other, signal.SIGKILL)
+    thread.join(30)
+    assert isinstance(thread_result[0], NativeCrash)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())
+    assert not (tmp_path / "large.bin").exists()
+
+
+FORKING = """
+import os
+from mnnqnn_tasks.qnn import run
+first = run.build_id()
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if run.build_id() == first else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert run.build_id() == first
+"""
+
+
+def test_a_forked_process_has_a_server_of_its_own() -> None:
+    root = str(Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", FORKING], cwd=root, check=True, timeout=60)
+
+
+def test_environment_and_folder_are_those_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.build_id()  # the server stands where this test started
+    save(tmp_path, matmul("graph0", 1, Weights(64, 64), tmp_path / "blobs"))
+    monkeypatch.chdir(tmp_path)
+    times = tmp_path / "times"
+    monkeypatch.setenv("MNNQNN_TIMES", str(times))
+    run.link([Path("graph0_net.json")], Path("blobs"), TARGET, Path("out/graph0.bin"))
+    assert (tmp_path / "out" / "graph0.bin").is_file()
+    assert times.read_text()

@@ -1,4 +1,4 @@
-"""First step of the worker process: a larger stack, then `mnnqnn_tasks.qnn.worker`.
+"""First step of the server process: a larger stack, then `mnnqnn_tasks.qnn.server`.
 
 Imports next to nothing, because raising the limit means starting the program again.
 """
@@ -22,8 +22,8 @@ def raise_stack_limit() -> None:
 
 
 def main() -> None:
-    """Run the worker."""
+    """Run the server."""
     raise_stack_limit()
-    from mnnqnn_tasks.qnn.worker import main
+    from mnnqnn_tasks.qnn.server import main
 
     main()

@@ -6,24 +6,17 @@ dies with this one, and is killed when a call is interrupted.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from mnnqnn_tasks import errors
-from mnnqnn_tasks.errors import MnnqnnError, NativeCrash, QnnError
+from mnnqnn_tasks.errors import NativeCrash, QnnError
 from mnnqnn_tasks.files import write_json
-from mnnqnn_tasks.qnn import binary, library
-from mnnqnn_tasks.qnn.log import tail_of
+from mnnqnn_tasks.qnn import binary, client
 from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.qnn.verdict import OpVerdict
 
@@ -32,11 +25,6 @@ TIMEOUT = 3600.0
 
 #: What `validate` in the worker says before each question: graph and node index.
 _ASKING = re.compile(r"validate (\d+) (\d+): ")
-
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from mnnqnn_tasks.qnn.boot import main; main()"
-)
 
 
 def link(
@@ -95,7 +83,7 @@ def validate(
     """
     crashes: dict[tuple[int, int], str] = {}
     while True:
-        outcome = _spawn(
+        outcome = client.spawn(
             "validate",
             lib_dir,
             timeout,
@@ -203,122 +191,4 @@ def _call(
     **fields: Any,
 ) -> Any:
     """Run one request in a worker process and return its result; ``label`` names it."""
-    return _spawn(action, lib_dir, timeout, pass_files, **fields).result(label)
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """How a worker process ended.
-
-    Attributes:
-        code: exit code, minus the signal that ended it, None if it was given up.
-        stage: the last step that it said it was at.
-        tail: last lines that it printed besides.
-        answer: its response, empty if it wrote none.
-    """
-
-    code: int | None
-    stage: str | None
-    tail: str | None
-    answer: bytes
-
-    @property
-    def crashed(self) -> bool:
-        return self.code is not None and self.code < 0
-
-    @property
-    def signal(self) -> str:
-        number = -(self.code or 0)
-        try:
-            return signal.Signals(number).name
-        except ValueError:
-            return f"signal {number}"
-
-    def result(self, label: str) -> Any:
-        """The response's result.
-
-        Raises:
-            NativeCrash: a signal ended the process.
-            QnnError: it was given up, or ended without a response.
-            MnnqnnError: the error that it responded with.
-        """
-        at = self.stage or "start"
-        if self.code is None:
-            raise QnnError("no answer in time", where=label, why=f"at: {at}", tail=self.tail)
-        if self.crashed:
-            raise NativeCrash(
-                "the process that uses the QNN library died",
-                where=label,
-                why=f"{self.signal} while it was at: {at}",
-                todo="see the last lines; the system ends a process by SIGKILL if memory runs out",
-                tail=self.tail,
-            )
-        if self.code != 0 or not self.answer:
-            raise QnnError(
-                f"the process that uses the QNN library ended with exit code {self.code}",
-                where=label,
-                why=f"at: {at}",
-                tail=self.tail,
-            )
-        answer = json.loads(self.answer)
-        if "error" in answer:
-            raise _rebuild(*answer["error"])
-        return answer["result"]
-
-
-def _spawn(
-    action: str,
-    lib_dir: Path | None,
-    timeout: float,
-    pass_files: Mapping[str, IO[bytes]] | None = None,
-    **fields: Any,
-) -> _Outcome:
-    """Run one request in a worker process; ``pass_files`` are files it reads or writes."""
-    files = dict(pass_files or {})
-    with (
-        tempfile.TemporaryFile() as response,
-        tempfile.TemporaryFile() as stderr,
-        tempfile.TemporaryFile() as stdin,
-    ):
-        files["response_fd"] = response
-        request = {
-            **fields,
-            **{name: stream.fileno() for name, stream in files.items()},
-            "action": action,
-            "lib_dir": str(library.find(lib_dir)),
-            "parent": os.getpid(),
-        }
-        stdin.write(json.dumps(request).encode())
-        stdin.seek(0)
-        code = _run(stdin, stderr, [stream.fileno() for stream in files.values()], timeout)
-        stderr.seek(0)
-        response.seek(0)
-        stage, tail = tail_of(stderr.read().decode("utf-8", "replace"))
-        return _Outcome(code, stage, tail or None, response.read())
-
-
-def _rebuild(
-    kind: str, what: str, where: str | None, why: str | None, todo: str | None, tail: str | None
-) -> MnnqnnError:
-    cls: type[MnnqnnError] = getattr(errors, kind, QnnError)
-    return cls(what, where=where, why=why, todo=todo, tail=tail)
-
-
-def _run(stdin: IO[bytes], stderr: IO[bytes], fds: list[int], timeout: float) -> int | None:
-    """Exit code of a worker, None after ``timeout``; never leaves it running."""
-    process = subprocess.Popen(
-        # -I -S: no environment variable and no site module decides what runs, or costs time.
-        [sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE_PARENT)],
-        stdin=stdin,
-        stdout=stderr,
-        stderr=stderr,
-        pass_fds=fds,
-    )
-    try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
+    return client.spawn(action, lib_dir, timeout, pass_files, **fields).result(label)

@@ -1,8 +1,8 @@
-"""The process that loads Qualcomm's libraries: reads a request, writes a response.
+"""The process that uses Qualcomm's libraries: reads a request, writes a response.
 
-Started by `mnnqnn_tasks.qnn.run` alone.  Standard input holds the request (JSON); the
-response (JSON) and bulk buffers go to files whose descriptors the request names, so that
-nothing is left on disk whatever happens.  Everything printed goes to standard error.
+Forked by `mnnqnn_tasks.qnn.server`, one per request.  Request and response (JSON), bulk
+buffers and everything printed are in files without a name, so that nothing is left on disk
+whatever happens.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import ctypes
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.qnn.netjson import load
@@ -101,29 +101,43 @@ ACTIONS: dict[str, Callable[[Request], object]] = {
 }
 
 
-def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent is gone (prctl(2))."""
+def _become_worker(files: Mapping[str, int], parent: int) -> Request:
+    """Turn the forked process into the one that the request asks for, and read that."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it died before the line above
         os._exit(1)
+    os.dup2(files["stderr_fd"], 1)  # the library prints on both
+    os.dup2(files["stderr_fd"], 2)
+    with open(files["request_fd"], encoding="utf-8") as stream:
+        stream.seek(0)
+        request: Request = json.load(stream)
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.chdir(request["cwd"])
+    return {**request, **files}
 
 
-def main() -> None:
-    """Serve one request and end the process without running library destructors."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, by SIGKILL
-    os.dup2(2, 1)
-    request: Request = json.loads(sys.stdin.read())
-    _die_with(request["parent"])
+def serve(files: Mapping[str, int], parent: int) -> NoReturn:
+    """Serve one request and end the process without running library destructors.
+
+    Args:
+        files: descriptors by name: ``request_fd`` (JSON), ``response_fd``, ``stderr_fd`` and
+            those that the request uses.
+        parent: the process to die with.
+    """
+    code = 1
     try:
-        response: dict[str, Any] = {"result": ACTIONS[request["action"]](request)}
-    except MnnqnnError as error:
-        fields = [error.what, error.where, error.why, error.todo, error.tail]
-        response = {"error": [type(error).__name__, *fields]}
-    with open(request["response_fd"], "w", encoding="utf-8") as stream:
-        json.dump(response, stream)
-    sys.stderr.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+        request = _become_worker(files, parent)
+        try:
+            response: dict[str, Any] = {"result": ACTIONS[request["action"]](request)}
+        except MnnqnnError as error:
+            fields = [error.what, error.where, error.why, error.todo, error.tail]
+            response = {"error": [type(error).__name__, *fields]}
+        with open(files["response_fd"], "w", encoding="utf-8") as stream:
+            json.dump(response, stream)
+        code = 0
+    except BaseException:
+        # A bug of ours: the parent reports the exit code and these lines.
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)

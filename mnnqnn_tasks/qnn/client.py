@@ -1,0 +1,252 @@
+"""Asking for work in another process, and telling how that process ended.
+
+One server process (`mnnqnn_tasks.qnn.server`) per library folder is started on the first
+request and serves this process only; it ends when this process does, however that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from mnnqnn_tasks import errors
+from mnnqnn_tasks.errors import MnnqnnError, NativeCrash, QnnError
+from mnnqnn_tasks.qnn import library
+from mnnqnn_tasks.qnn.log import tail_of
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from mnnqnn_tasks.qnn.boot import main; main()"
+)
+#: Seconds that a killed worker is given to be gone.
+_KILL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a worker process ended.
+
+    Attributes:
+        code: exit code, minus the signal that ended it, None if it was given up.
+        stage: the last step that it said it was at.
+        tail: last lines that it printed besides.
+        answer: its response, empty if it wrote none.
+    """
+
+    code: int | None
+    stage: str | None
+    tail: str | None
+    answer: bytes
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a signal ended the process."""
+        return self.code is not None and self.code < 0
+
+    @property
+    def signal(self) -> str:
+        """Name of the signal that ended the process."""
+        number = -(self.code or 0)
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}"
+
+    def result(self, label: str) -> Any:
+        """The response's result; ``label`` names the request in errors.
+
+        Raises:
+            NativeCrash: a signal ended the process.
+            QnnError: it was given up, or ended without a response.
+            MnnqnnError: the error that it responded with.
+        """
+        at = self.stage or "start"
+        if self.code is None:
+            raise QnnError("no answer in time", where=label, why=f"at: {at}", tail=self.tail)
+        if self.crashed:
+            raise NativeCrash(
+                "the process that uses the QNN library died",
+                where=label,
+                why=f"{self.signal} while it was at: {at}",
+                todo="see the last lines; the system ends a process by SIGKILL if memory runs out",
+                tail=self.tail,
+            )
+        if self.code != 0 or not self.answer:
+            raise QnnError(
+                f"the process that uses the QNN library ended with exit code {self.code}",
+                where=label,
+                why=f"at: {at}",
+                tail=self.tail,
+            )
+        answer = json.loads(self.answer)
+        if "error" in answer:
+            raise _rebuild(*answer["error"])
+        return answer["result"]
+
+
+def _rebuild(
+    kind: str, what: str, where: str | None, why: str | None, todo: str | None, tail: str | None
+) -> MnnqnnError:
+    cls: type[MnnqnnError] = getattr(errors, kind, QnnError)
+    return cls(what, where=where, why=why, todo=todo, tail=tail)
+
+
+class _Server:
+    """A server process and the socket to it."""
+
+    def __init__(self, lib_dir: Path) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                # -I -S: neither the environment nor site decides what runs, or costs time.
+                [
+                    *(sys.executable, "-I", "-S", "-c", _BOOT),
+                    *(str(_PACKAGE_PARENT), str(theirs.fileno()), str(lib_dir)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def send(self, files: Mapping[str, int]) -> None:
+        message = json.dumps(list(files)).encode()
+        socket.send_fds(self.control, [message], list(files.values()))
+
+
+_servers: dict[Path, _Server] = {}
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    """In a forked process: its parent's servers are not its own."""
+    global _lock
+    _lock = threading.Lock()
+    for server in _servers.values():
+        server.control.close()
+        server.process.returncode = 0  # not a child of this process: nothing to wait for
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _send(lib_dir: Path, files: Mapping[str, int]) -> _Server:
+    """Hand a request to the server, starting one where there is none or it is gone."""
+    with _lock:
+        server = _servers.get(lib_dir)
+        if server is not None and server.process.poll() is None:
+            with contextlib.suppress(OSError):
+                server.send(files)
+                return server
+            server.process.kill()  # it has closed the socket: it is ending
+            server.process.wait()
+        server = _servers[lib_dir] = _Server(lib_dir)
+        server.send(files)
+        return server
+
+
+def spawn(
+    action: str,
+    lib_dir: Path | None,
+    timeout: float,
+    pass_files: Mapping[str, IO[bytes]] | None = None,
+    **fields: Any,
+) -> Outcome:
+    """Run one request in a process of its own and wait for its end.
+
+    Args:
+        action: a key of `mnnqnn_tasks.qnn.worker.ACTIONS`.
+        lib_dir: folder of the QNN libraries; the wheel's by default.
+        timeout: seconds after which the process is killed.
+        pass_files: files that the request reads or writes, by the name that it uses.
+        fields: the request.
+
+    Raises:
+        ToolMissing: no library.
+    """
+    folder = library.find(lib_dir)
+    with (
+        tempfile.TemporaryFile() as request,
+        tempfile.TemporaryFile() as response,
+        tempfile.TemporaryFile() as stderr,
+    ):
+        content = {
+            **fields,
+            "action": action,
+            "lib_dir": str(folder),
+            "cwd": os.getcwd(),
+            "environ": dict(os.environ),
+        }
+        request.write(json.dumps(content).encode())
+        request.flush()
+        files: dict[str, IO[bytes]] = {
+            "request_fd": request,
+            "response_fd": response,
+            "stderr_fd": stderr,
+            **(pass_files or {}),
+        }
+        code = _run(folder, {name: stream.fileno() for name, stream in files.items()}, timeout)
+        stderr.seek(0)
+        response.seek(0)
+        stage, tail = tail_of(stderr.read().decode("utf-8", "replace"))
+        return Outcome(code, stage, tail or None, response.read())
+
+
+def _run(lib_dir: Path, files: Mapping[str, int], timeout: float) -> int | None:
+    """Exit code of a worker, None after ``timeout``; the worker is gone when this returns.
+
+    A server that dies before it has forked the worker is replaced once; if its successor
+    dies as well, the libraries cannot even be loaded, and its exit code is returned.
+    """
+    deadline = time.monotonic() + timeout
+    for _ in range(2):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                server = _send(lib_dir, {**files, "status_fd": theirs.fileno()})
+            forked, code = None, None
+            try:
+                forked = _receive(ours, deadline)
+                code = _receive(ours, deadline) if forked else forked
+            finally:
+                if code is None:
+                    _kill(ours)
+        if code is None:
+            return None
+        if forked:
+            return int(code) if code else server.process.wait()  # no code: the server died
+    return server.process.wait()
+
+
+def _kill(channel: socket.socket) -> None:
+    """Have the server kill the worker, and wait until it is gone."""
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + _KILL_SECONDS
+        while _receive(channel, deadline):
+            pass
+
+
+def _receive(channel: socket.socket, deadline: float) -> bytes | None:
+    """The next message, empty when the other end is closed, None after ``deadline``."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    # poll(2) takes milliseconds in an int; an hour fits, longer waits take another turn.
+    while (left := deadline - time.monotonic()) > 0:
+        if poll.poll(min(left, 3600) * 1000):
+            return channel.recv(64)
+    return None

@@ -63,8 +63,7 @@ def test_kill_at_random_moments(tmp_path: Path, wanted: dict[str, bytes]) -> Non
     result = project.doit("export_qnn")
     assert result.code == 0, result.text
     assert project.tree() == wanted
-    left = [p for p in project.root.rglob(f"{TEMP_PREFIX}*")]
-    assert left == []
+    assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
     assert project.doit("export_qnn").ran == set()
 
 

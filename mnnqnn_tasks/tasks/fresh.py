@@ -103,9 +103,9 @@ class Fresh:
         if _KEY not in values:
             return "it never finished before"
         old = values[_KEY]
-        for name in sorted({*old, *self.key}):
-            if old.get(name) != self.key.get(name):
-                return f"{name} changed{_from_to(old.get(name), self.key.get(name))}"
+        names = sorted(n for n in {*old, *self.key} if old.get(n) != self.key.get(n))
+        if names:
+            return ", ".join(f"{n} changed{_from_to(old.get(n), self.key.get(n))}" for n in names)
         for short, was in values.get(_MADE, {}).items():
             now = stamp(self._names.expand(short))
             if now != was:

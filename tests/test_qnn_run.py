@@ -15,7 +15,7 @@ import pytest
 from qnn_graphs import NO_TRANSPOSE, Weights, fixed16_matmul, matmul, save
 
 from mnnqnn_tasks.errors import NativeCrash, QnnError
-from mnnqnn_tasks.qnn import run
+from mnnqnn_tasks.qnn import client, run
 from mnnqnn_tasks.qnn.ir import Node, ScaleOffset, Tensor
 from mnnqnn_tasks.qnn.options import TargetOptions
 
@@ -87,6 +87,26 @@ def test_validate_depends_on_the_target(tmp_path: Path) -> None:
     assert "69, expected >= 73" in verdicts[36]["mm"].reason
 
 
+def test_a_crash_of_the_library_in_a_link(tmp_path: Path) -> None:
+    # libQnnHtp 2.51 dies of a context without graphs; `run.link` never asks for one.
+    out = tmp_path / "graph0.bin"
+    outcome = client.spawn(
+        "link",
+        None,
+        60.0,
+        nets=[],
+        blobs=str(tmp_path),
+        options=TARGET.to_json(),
+        out_bin=str(out),
+    )
+    with pytest.raises(NativeCrash, match="died") as caught:
+        outcome.result("link graph0")
+    assert caught.value.why == "SIGSEGV while it was at: serialize graph0.bin"
+    with pytest.raises(QnnError, match="at least one graph"):
+        run.link([], tmp_path, TARGET, out)
+    assert not out.exists()
+
+
 def test_a_crash_of_the_library_is_a_verdict(tmp_path: Path) -> None:
     # libQnnHtp 2.51 reads through a null pointer when MatMul has no transpose_in1.
     graph = fixed16_matmul("graph0", Weights(64, 64), tmp_path / "blobs", ())
@@ -133,7 +153,7 @@ def test_a_call_that_takes_too_long(tmp_path: Path, large: Path) -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from mnnqnn_tasks.qnn import run
+from mnnqnn_tasks.qnn import client, run
 from mnnqnn_tasks.qnn.options import TargetOptions
 net, blobs, out = map(Path, sys.argv[1:])
 run.link([net], blobs, TargetOptions(57, "v75"), out)
@@ -236,7 +256,7 @@ def test_a_dead_server_is_replaced(tmp_path: Path, large: Path) -> None:
 
 FORKING = """
 import os
-from mnnqnn_tasks.qnn import run
+from mnnqnn_tasks.qnn import client, run
 first = run.build_id()
 pid = os.fork()
 if pid == 0:

@@ -28,9 +28,8 @@ from mnnqnn_tasks.qnn import library
 from mnnqnn_tasks.qnn.log import tail_of
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from mnnqnn_tasks.qnn.boot import main; main()"
-)
+# At the end of the path: nothing in site-packages may stand before the standard library.
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from mnnqnn_tasks.qnn.boot import main; main()"
 #: Seconds that a killed worker is given to be gone.
 _KILL_SECONDS = 10.0
 

@@ -6,6 +6,8 @@ value that went in: the way every JSON reader and every C compiler takes it.
 
 from __future__ import annotations
 
+import math
+import operator
 import struct
 from array import array
 from collections.abc import Sequence
@@ -35,25 +37,30 @@ def shortest(values: Sequence[float]) -> list[str]:
         ValueError: a value is not finite.
         OverflowError: a value is beyond float32's range.
     """
-    exact = array("f", values)
-    best = [""] * len(exact)
-    todo = range(len(exact))
-    for digits in (9, 8, 7, 6):
-        chosen = [exact[i] for i in todo]
-        texts = (f"%.{digits}g " * len(chosen) % tuple(chosen)).split()
-        back = array("f", map(float, texts))
-        keep = [k for k, value in enumerate(chosen) if back[k] == value]
-        if digits == 9 and len(keep) != len(chosen):
-            raise ValueError("not a finite number")
-        for k in keep:
-            best[todo[k]] = texts[k]
-        todo = [todo[k] for k in keep]  # type: ignore[assignment]
+    exact = array("f", values).tolist()
+    if not all(map(math.isfinite, exact)):
+        raise ValueError("not a finite number")
+    best, right = _format(exact, 8)
+    rest = [i for i, ok in enumerate(right) if not ok]
+    for i, text in zip(rest, _format([exact[i] for i in rest], 9)[0], strict=True):
+        best[i] = text
+    fewer = [i for i, ok in enumerate(right) if ok]
+    for digits in (7, 6):
+        texts, right = _format([exact[i] for i in fewer], digits)
+        found = [(i, text) for i, text, ok in zip(fewer, texts, right, strict=True) if ok]
+        for i, text in found:
+            best[i] = text
+        fewer = [i for i, _ in found]
     for i, value in enumerate(exact):
-        if best[i] in ("inf", "-inf"):
-            raise ValueError("not a finite number")
         if value and abs(value) < _MIN_NORMAL:
             best[i] = _shortest_denormal(value)
     return best
+
+
+def _format(values: list[float], digits: int) -> tuple[list[str], list[bool]]:
+    """Each value with so many digits, and whether that gives it back."""
+    texts = (f"%.{digits}g " * len(values) % tuple(values)).split()
+    return texts, list(map(operator.eq, array("f", map(float, texts)), values))
 
 
 def _shortest_denormal(value: float) -> str:

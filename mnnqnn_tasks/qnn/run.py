@@ -1,7 +1,8 @@
 """Using the QNN libraries from outside: every call is a process of its own.
 
 A crash in the library ends that process only and becomes `NativeCrash`.  The process
-dies with this one, and is killed when a call is interrupted.
+dies with this one, and is killed when a call is interrupted.  Calls from several threads
+run side by side.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def link(
     Raises:
         NetFileError, QnnError, NativeCrash, ToolMissing, DiskError.
     """
+    if not nets:  # the library dies of serializing an empty context
+        raise QnnError("a context binary needs at least one graph", where=str(out_bin))
     result = _call(
         "link",
         f"link {out_bin.name}",

@@ -60,16 +60,12 @@ class Net:
         boundary: int | None = None,
     ) -> int:
         index = len(self.tensors)
-        self.tensors.append(
-            SubTensor(index, tuple(dims), dtype, format, boundary, const, quant)
-        )
+        self.tensors.append(SubTensor(index, tuple(dims), dtype, format, boundary, const, quant))
         return index
 
     def input(self, values: Array, *, format: Format = "NCHW", **more: Any) -> int:
         dtype: DType = "float32" if values.dtype == np.float32 else "int32"
-        index = self.tensor(
-            values.shape, dtype, format=format, boundary=len(self.tensors), **more
-        )
+        index = self.tensor(values.shape, dtype, format=format, boundary=len(self.tensors), **more)
         self.feeds[index] = values
         return index
 
@@ -153,3 +149,18 @@ class Net:
 def half(values: Array) -> Array:
     """``values`` as the NPU reads them: rounded to float16."""
     return values.astype(np.float16).astype(np.float64)
+
+
+def check(net: Net, expected: Mapping[int, Array], least: float = 50.0) -> None:
+    """Run ``net``; floats must come within ``least`` dB, integers exactly."""
+    for index in expected:
+        net.output(index)
+    found = net.run()
+    for index, want in expected.items():
+        maker = next(op for op in net.ops if index in op.outputs)
+        got = found[index]
+        assert got.shape == np.shape(want), maker
+        if got.dtype == np.int32:
+            assert np.array_equal(got, want), (maker, got, want)
+        else:
+            assert db(want, got) >= least, (maker, db(want, got))

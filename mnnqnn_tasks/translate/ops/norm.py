@@ -56,7 +56,9 @@ def translate(builder: Builder, op: SubOp) -> None:
     With two inputs their sum is normalized and is the first output, too.
 
     All rows are flattened into one dimension: libQnnHtp computes RmsNorm wrongly for
-    many shapes with two leading dimensions above 1 (2.47 and 2.51).
+    many shapes with two leading dimensions above 1 (2.47 and 2.51).  16-bit activations
+    keep RmsNorm in fixed point (80 dB), its weights with a scale of their own; LayerNorm
+    is computed in fp16.
     """
     dims = builder.dims(op.inputs[0])
     size = math.prod(dims[len(dims) - len(param(op, "LayerNorm", "axis")) :])
@@ -68,7 +70,8 @@ def translate(builder: Builder, op: SubOp) -> None:
         terms = [builder.read(i, "float", rows) for i in op.inputs]
         builder.define(source, builder.node("ElementWiseAdd", terms, rows, "float", suffix="_sum"))
     encoding = builder.encoding(out)
-    fixed = encoding is not None and builder.is_fixed(source) and _FIXED_NORM
+    rms = bool(param(op, "LayerNorm", "useRMSNorm"))
+    fixed = rms and encoding is not None and builder.is_fixed(source)
     form: Form = "fixed" if fixed else "float"
     value = builder.read(source, form, rows)
     gamma = _floats(builder, op, "gamma", size)
@@ -81,14 +84,10 @@ def translate(builder: Builder, op: SubOp) -> None:
             inputs.append(builder.static_fixed(values, suffix))
         else:
             inputs.append(builder.static(to_float16(values), "float", suffix))
-    kind = "RmsNorm" if param(op, "LayerNorm", "useRMSNorm") else "LayerNorm"
     params: list[Param] = [
         ScalarParam("epsilon", "FLOAT_32", float(np.float32(param(op, "LayerNorm", "epsilon")))),
         TensorParam("axes", "UINT_32", (1,), (1,)),
     ]
     quant = encoding if fixed else None
-    builder.define(out, builder.node(kind, inputs, rows, form, quant, params))
+    builder.define(out, builder.node("RmsNorm" if rms else "LayerNorm", inputs, rows, form, quant, params))
 
-
-#: Whether a norm of 16-bit activations is computed in fixed point.
-_FIXED_NORM = True

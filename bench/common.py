@@ -110,7 +110,11 @@ class Project:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "MNNQNN_TIMES": str(self.root / "times.jsonl")},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPO),
+                    "MNNQNN_TIMES": str(self.root / "times.jsonl"),
+                },
             )
 
     def doit(self, *args: str, cores: int = 2) -> Run:

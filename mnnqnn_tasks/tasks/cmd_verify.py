@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,16 @@ _JOBS = {
     "default": 2,
     "help": "how many sequence lengths run at once [default: %(default)s]",
 }
+#: Options that move a threshold, by the field of `Thresholds` that they set.
+_THRESHOLDS = tuple(
+    {"name": name, "long": name.replace("_", "-"), "type": str, "default": "", "help": text}
+    for name, text in (
+        ("graph_snr_db", "lowest signal-to-noise ratio of a graph's output, dB [default: 50]"),
+        ("graph_cosine", "lowest cosine where activations are 16-bit [default: 0.99]"),
+        ("chain_cosine", "lowest cosine of the chain's logits [default: 0.999]"),
+        ("chain_cosine_fixed", "the same where activations are 16-bit [default: 0.99]"),
+    )
+)
 
 
 class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
@@ -60,16 +71,32 @@ class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
     doc_description = (
         "Verifies what `export_qnn` made, prints a table and writes build/MODEL/verify/TARGET.json."
     )
-    cmd_options = (_TEXT, _PROMPT, _SHAPES, _JOBS)
+    cmd_options = (_TEXT, _PROMPT, _SHAPES, _JOBS, *_THRESHOLDS)
 
     def _execute(
-        self, text: str, prompt: str, shapes: list[str], jobs: int, pos_args: list[str]
+        self,
+        text: str,
+        prompt: str,
+        shapes: list[str],
+        jobs: int,
+        graph_snr_db: str,
+        graph_cosine: str,
+        chain_cosine: str,
+        chain_cosine_fixed: str,
+        pos_args: list[str],
     ) -> int:
+        # doit passes parameters by the names in this signature.
+        thresholds = {
+            "graph_snr_db": graph_snr_db,
+            "graph_cosine": graph_cosine,
+            "chain_cosine": chain_cosine,
+            "chain_cosine_fixed": chain_cosine_fixed,
+        }
         worst = 0
         for job, target in list(_chosen(pos_args)):
             try:
                 self._require_fresh(job, target)
-                _verify(job, target, text, prompt, shapes, jobs)
+                _verify(job, target, text, prompt, shapes, jobs, thresholds)
             except VerifyError as error:
                 sys.stderr.write(f"{error}\n")
                 worst = max(worst, 1)
@@ -129,9 +156,18 @@ def _chosen(wanted: list[str]) -> Iterator[tuple[Job, Target]]:
             yield pair
 
 
-def _verify(job: Job, target: Target, text: str, prompt: str, shapes: list[str], jobs: int) -> None:
+def _verify(
+    job: Job,
+    target: Target,
+    text: str,
+    prompt: str,
+    shapes: list[str],
+    jobs: int,
+    thresholds: dict[str, str],
+) -> None:
     from mnnqnn_tasks.toolchain.native import target_options
     from mnnqnn_tasks.verify import run
+    from mnnqnn_tasks.verify.thresholds import Thresholds
 
     subject = run.Subject(
         name=job.name,
@@ -142,7 +178,29 @@ def _verify(job: Job, target: Target, text: str, prompt: str, shapes: list[str],
         options=target_options(options(target)),
     )
     chosen: dict[str, Any] = {"text": text or None, "prompt": prompt or None, "jobs": jobs}
-    run.run(subject, run.Options(shapes=tuple(map(_length, shapes)), **chosen))
+    limits = {name: _limit(name, value) for name, value in thresholds.items() if value}
+    run.run(
+        subject,
+        run.Options(shapes=tuple(map(_length, shapes)), thresholds=Thresholds(**limits), **chosen),
+        progress=_tell,
+    )
+
+
+def _tell(what: str) -> None:
+    """One line that the next overwrites: a large model takes minutes."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{what}\r")
+        sys.stderr.flush()
+
+
+def _limit(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise VerifyError(f"{text!r} is no threshold", todo=f"--{name.replace('_', '-')} 0.99")
+    return value
 
 
 def _length(text: str) -> int:

@@ -53,7 +53,8 @@ class ContentChecker(FileChangedChecker):  # type: ignore[misc]
             return False
         if state[0] != file_stat.st_size:
             return True
-        return bool(session.current().digest(file_path) != state[2])
+        digest = session.current().readable_digest(file_path)
+        return digest is None or digest != state[2]
 
     def get_state(self, dep: str, current_state: Any) -> Any:
         """The state to record after a task ran."""
@@ -62,7 +63,7 @@ class ContentChecker(FileChangedChecker):  # type: ignore[misc]
             raise FileNotFoundError(2, os.strerror(2), dep)
         if _is_ours(dep) and current_state and current_state[:2] == before:
             return None
-        return [*before, session.current().digest(dep)]
+        return [*before, session.current().readable_digest(dep)]
 
 
 def _is_ours(path: str) -> bool:

@@ -8,6 +8,7 @@ last line is a task that was not done, and nothing else is lost.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -32,7 +33,7 @@ class Journal:
         self.path = path
         self._records: dict[str, Record] | None = None
         self._lines = 0
-        self._torn = False
+        self._torn_at: int | None = None  # where a line begins that a kill cut short
 
     @property
     def records(self) -> dict[str, Record]:
@@ -51,7 +52,8 @@ class Journal:
             return {}
         records: dict[str, Record] = {}
         lines = data.split(b"\n")
-        self._torn = lines[-1] != b""  # a kill in the middle of an append
+        if lines[-1]:
+            self._torn_at = len(data) - len(lines[-1])
         damaged = 0
         for line in lines[:-1]:
             try:
@@ -76,16 +78,20 @@ class Journal:
             DiskError: when the file cannot be written.
         """
         line = json.dumps([name, self.records.get(name)], ensure_ascii=False) + "\n"
-        if self._torn:
-            line = "\n" + line
-            self._torn = False
         self._lines += 1
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
+                if self._torn_at is not None:
+                    os.ftruncate(fd, self._torn_at)
+                    self._torn_at = None
                 # One write: a kill leaves the whole line or a torn last one.
-                os.write(fd, line.encode("utf-8", "surrogateescape"))
+                data = line.encode("utf-8", "surrogateescape")
+                start = os.fstat(fd).st_size
+                if os.write(fd, data) != len(data):
+                    os.ftruncate(fd, start)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(fd)
 

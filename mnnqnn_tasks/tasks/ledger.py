@@ -10,6 +10,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from doit.exceptions import InvalidTask
+
+from mnnqnn_tasks.errors import DiskError
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 
@@ -64,9 +67,12 @@ class Ledger:
 
     def _write(self, task_id: str) -> None:
         journal, _ = self._at(task_id)
-        journal.save(task_id)
         self._touched.add(journal)
         self._dirty.discard(task_id)
+        try:
+            journal.save(task_id)
+        except DiskError as error:
+            raise InvalidTask(str(error)) from None  # doit ends the run with the message
 
     def in_(self, task_id: str) -> bool:
         """Whether the task has a record."""
@@ -98,5 +104,5 @@ class Ledger:
         for task_id in sorted(self._dirty):
             self._write(task_id)
         for journal in self._touched:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, DiskError):
                 journal.compact()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnnqnn_tasks.cache.statcache import DigestCache
+from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 from mnnqnn_tasks.tasks.layout import Layout
 from mnnqnn_tasks.tasks.lock import FolderLock
@@ -121,6 +122,16 @@ class Session:
             ModelFileError, StaleInputError: see `DigestCache.digest`.
         """
         return self._digests(path).digest(path)
+
+    def readable_digest(self, path: str) -> str | None:
+        """Like `digest`, but ``None`` for a file that cannot be read or is being written.
+
+        It equals no recorded digest, so the task runs and meets the trouble itself.
+        """
+        try:
+            return self.digest(path)
+        except MnnqnnError:
+            return None
 
     def _digests(self, path: str) -> DigestCache:
         for folder, place in self._folders.items():

@@ -54,7 +54,8 @@ def test_the_form_is_that_of_mnn_s_tool(path: Path, tmp_path: Path) -> None:
         assert ours[name].values.shape == sample.values.shape
         assert ours[name].values.dtype == sample.values.dtype
         assert ours[name].format == sample.format
-        if name != "input_ids":  # theirs is noise
+        # Theirs is noise, and theirs leaves the rotary embedding of decode idle.
+        if name != "input_ids" and (name, shape) != ("position_ids", 1):
             assert np.array_equal(ours[name].values, sample.values)
     assert os.path.getsize(tmp_path / "input.mnn") == os.path.getsize(path)
 

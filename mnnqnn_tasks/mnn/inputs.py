@@ -29,6 +29,10 @@ TEXT = "the quick brown fox jumps over the lazy dog"
 #: The order in which MNN's tools pass inputs; others follow in the model's order.
 ORDER = ("input_ids", "attention_mask", "position_ids", "logits_index")
 
+#: Where the one token of a decode pass stands.  On a device it follows a history; at
+#: position 0 every rotary angle is 0, and half of the rotary arithmetic would be idle.
+DECODE_POSITION = 5
+
 #: Scales the sum of four uniform 16-bit numbers, deviation 65536 / sqrt(3), to 0.05.
 _UNIT = np.float32(0.05 * 3**0.5 / 65536)
 _LOWEST = np.finfo(np.float32).min
@@ -146,8 +150,9 @@ def _positions(item: _Request) -> Sample:
         raise item.unknown(f"it is {item.dtype} {list(item.dims)}, not int32 [axes, positions]")
     axes = int(item.config.get("mrope_axes", 3)) if item.config.get("is_mrope") else 1
     rows = item.dims[0] if item.dims[0] > 0 else axes
+    start = DECODE_POSITION if item.seq == 1 else 0
     # Text has the same position on every axis of a multi-axis rotary embedding.
-    return Sample(np.tile(np.arange(item.seq, dtype=np.int32), (rows, 1)))
+    return Sample(np.tile(np.arange(start, start + item.seq, dtype=np.int32), (rows, 1)))
 
 
 def _logits_index(item: _Request) -> Sample:

@@ -28,7 +28,7 @@ def model_unchanged(job: Job, files: list[str]) -> Check:
         seen = values.get("files", {})
         for path in files:
             name = os.path.relpath(path, folder)
-            if os.path.exists(path) and session.current().readable_digest(path) != seen.get(name):
+            if session.current().readable_digest(path) != seen.get(name):
                 return f"{name} changed"
         return None if files else "the model folder is incomplete"
 

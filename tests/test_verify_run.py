@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from tasks_project import exported
 from verify_build import DEMO, REPO, build
 
 from mnnqnn_tasks.errors import VerifyError
@@ -135,6 +136,21 @@ def test_a_prompt_that_is_too_long_is_an_error(subject: Subject) -> None:
         verify(subject, Options(prompt="hello world " * 20))
     assert caught.value.why is not None
     assert "largest chunk 16" in caught.value.why
+
+
+def test_the_command_says_what_is_wrong_by_its_exit_code(tmp_path: Path) -> None:
+    project = exported(tmp_path / "p")
+    passed = project.doit("verify_qnn", "--shape", "1", "m:a")
+    assert passed.code == 0, passed.text
+    assert passed.text.rstrip().endswith("passed")
+    failed = project.doit("verify_qnn", "--shape", "1", "--graph-snr-db", "200", "m")
+    assert failed.code == 1, failed.text
+    assert "is below 200 dB" in failed.text
+    assert "Traceback" not in failed.text
+    assert json.loads((project.build / "verify" / "a.json").read_text("utf-8"))["problems"]
+    wrong = project.doit("verify_qnn", "--graph-snr-db", "much", "m")
+    assert wrong.code != 0
+    assert "'much' is no threshold" in wrong.text
 
 
 def test_a_shape_that_was_not_exported_is_an_error(subject: Subject) -> None:

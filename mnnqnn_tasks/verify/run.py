@@ -143,8 +143,10 @@ def verify(subject: Subject, options: Options, progress: Progress = _silent) -> 
         options.thresholds,
         {name: metadata.version(name) for name in _PACKAGES},
     )
-    # Decode is always computed on the CPU: it tells which axis of a tensor is the tokens'.
-    shapes = sorted({0, *wanted})
+    # The CPU always computes decode, which tells the axis of the tokens in every tensor,
+    # and a chunk, whose tokens decode graphs are judged by too.
+    longest = max(range(len(subject.shapes)), key=lambda i: subject.shapes[i])
+    shapes = sorted({0, *wanted, *([] if any(wanted) else [longest])})
     samples, question = _samples(subject, options, folder, net, shapes, report)
     with tempfile.TemporaryDirectory(prefix="mnnqnn-verify-") as temp:
         job = _Job(

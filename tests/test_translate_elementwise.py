@@ -186,6 +186,8 @@ def test_comparisons_logic_select_and_cast() -> None:
     expected[net.op("Select", [above, x, lowest], X.shape)] = masked
     truth = {"srcT": "DT_INT32", "dstT": "DT_BOOL"}
     expected[net.op("Cast", [a], (12,), "int32", params=truth)] = (POSITIONS != 0).astype(np.int32)
+    some = {"srcT": "DT_FLOAT", "dstT": "DT_BOOL"}
+    expected[net.op("Cast", [r], X.shape, "int32", params=some)] = (rounded != 0).astype(np.int32)
     whole = {"srcT": "DT_FLOAT", "dstT": "DT_INT32"}
     expected[net.op("Cast", [r], X.shape, "int32", params=whole)] = rounded.astype(np.int32)
     check(net, expected)

@@ -38,6 +38,25 @@ def test_encoding_of_signed_and_unsigned_integers() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "info",
+    [
+        QuantInfo(0.1, 0, -127, 127, "DT_INT8"),
+        QuantInfo(0.1, 0.5, -32767, 32767, "DT_INT16"),
+        QuantInfo(0.0, 0, -32767, 32767, "DT_INT16"),
+        QuantInfo(float("nan"), 0, -32767, 32767, "DT_INT16"),
+        QuantInfo(0.1, float("inf"), -32767, 32767, "DT_INT16"),
+        QuantInfo(1e-50, 0, -32767, 32767, "DT_INT16"),
+    ],
+)
+def test_what_has_no_16_bit_encoding_is_computed_in_float16(info: QuantInfo) -> None:
+    assert activation_encoding(info) is None
+    net = Net()
+    out = net.op("UnaryOp", [net.input(A, quant=info)], A.shape, params={"opType": "NEG"})
+    net.output(out)
+    assert not any(t.quant for t in net.translated().graph.tensors)
+
+
 @STYLES
 def test_elementwise_and_moves(quant) -> None:  # type: ignore[no-untyped-def]
     net, expected = Net(), {}

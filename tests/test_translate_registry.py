@@ -24,32 +24,13 @@ def one(type: str, *inputs: Array, dims: tuple[int, ...] = A.shape, **more: obje
 
 
 def test_every_op_of_an_llm_is_known() -> None:
-    wanted = [
-        "Convolution",
-        "LayerNorm",
-        "Reshape",
-        "ConvertTensor",
-        "BinaryOp",
-        "UnaryOp",
-        "StridedSlice",
-        "Slice",
-        "Concat",
-        "Unsqueeze",
-        "Squeeze",
-        "GatherV2",
-        "Permute",
-        "Transpose",
-        "Cast",
-        "MatMul",
-        "BatchMatMul",
-        "Softmax",
-        "Reduction",
-        "Select",
-        "Const",
-        "ReLU",
-        "ReLU6",
-    ]
-    assert set(wanted) <= set(translators())
+    wanted = {
+        *("Convolution", "LayerNorm", "Reshape", "ConvertTensor", "BinaryOp", "UnaryOp"),
+        *("StridedSlice", "Slice", "Concat", "Unsqueeze", "Squeeze", "GatherV2", "Permute"),
+        *("Transpose", "Cast", "MatMul", "BatchMatMul", "Softmax", "Reduction", "Select"),
+        *("Const", "ReLU", "ReLU6"),
+    }
+    assert wanted <= set(translators())
 
 
 REFUSED = {
@@ -70,6 +51,20 @@ REFUSED = {
     "2 groups": one("LayerNorm", A, params={"axis": [-1], "group": 2}),
     "axes [1] that are not the last ones": one("LayerNorm", A, params={"axis": [1]}),
 }
+
+
+@pytest.mark.parametrize("type", sorted(translators()))
+def test_an_op_with_too_few_or_too_many_inputs_stays_on_the_cpu(type: str) -> None:
+    least, most = translators()[type].inputs
+    net = Net()
+    if least > 0:
+        net.op(type, [net.input(A)] * (least - 1), A.shape)
+        assert reason(net) == f"{least - 1} inputs and 1 outputs"
+        net.op(type, [-1] * least, A.shape)
+        assert reason(net) is not None
+    if most < 100:
+        net.op(type, [net.input(A)] * (most + 1), A.shape)
+        assert reason(net) == f"{most + 1} inputs and 1 outputs"
 
 
 @pytest.mark.parametrize("why", REFUSED)

@@ -112,3 +112,23 @@ def test_an_output_may_be_a_renamed_input_or_integer() -> None:
     out = net.op("Reshape", [whole], (2, 2), "int32")
     floats = net.op("Identity", [net.input(A)], A.shape)
     check(net, {out: ints(1, 2, 100000, -4).reshape(2, 2), floats: H}, 70)
+
+
+def test_border_cases() -> None:
+    """An input that nothing reads, constants as outputs, one value under two outputs."""
+    net = Net()
+    x, numbers = net.input(A), net.input(ints(5, 6, 7))
+    net.input(A * 2)
+    reals, whole = net.const(np.array([1.5, 2, 3], np.float32)), net.const(ints(1, 2, 3))
+    negative = net.op("UnaryOp", [x], A.shape, params={"opType": "NEG"})
+    check(
+        net,
+        {
+            negative: -H,
+            net.op("Reshape", [negative], (48, 16)): -H.reshape(48, 16),
+            net.op("Reshape", [reals], (3, 1)): np.array([[1.5], [2], [3]]),
+            net.op("Reshape", [whole], (3, 1), "int32"): ints(1, 2, 3).reshape(3, 1),
+            net.op("BinaryOp", [numbers, whole], (3,), "int32"): ints(6, 8, 10),
+        },
+        100,
+    )

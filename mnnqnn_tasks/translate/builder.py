@@ -128,7 +128,7 @@ class Builder:
         """Whether every non-constant float tensor among ``indices`` is 16-bit fixed."""
         dynamic = [i for i in indices if self.kind(i) == "float" and self.tensor(i).const is None]
         return bool(dynamic) and all(
-            self.tensor(i).quant is not None or self.holds(i, "fixed") for i in dynamic
+            self.encoding(i) is not None or self.holds(i, "fixed") for i in dynamic
         )
 
     # -- values -------------------------------------------------------------------
@@ -148,14 +148,30 @@ class Builder:
         return next(iter(forms.values())) if forms else None
 
     def define(self, index: int, stored: Stored) -> None:
-        """Value ``index`` is held by ``stored``."""
+        """Value ``index`` is held by ``stored``.
+
+        Raises:
+            TranslateError: when it has another type or number of elements.
+        """
+        kind = "int" if stored.form in ("int", "bool") else "float"
+        self._expect(index, kind, stored.dims)
         self._values[index] = {stored.form: stored}
+
+    def _expect(self, index: int, kind: str, dims: Dims) -> None:
+        wanted = self.dims(index)
+        if kind != self.kind(index) or math.prod(dims) != math.prod(wanted):
+            raise TranslateError(
+                f"a result of shape {list(dims)}, {kind}, where the model has {list(wanted)}, "
+                f"{self.kind(index)}",
+                todo="report this with the model; its shapes contradict each other",
+            )
 
     def define_product(self, index: int, left: Stored, right: Stored) -> None:
         """Value ``index`` is ``left * right``, to be multiplied when it is read.
 
         A reader that multiplies it further may take the `product` apart.
         """
+        self._expect(index, "float", left.dims)
         self._products[index] = (left, right)
 
     def product(self, index: int) -> tuple[Stored, Stored] | None:
@@ -164,6 +180,7 @@ class Builder:
 
     def alias(self, index: int, source: int) -> None:
         """Value ``index`` has the elements of ``source`` in the same order."""
+        self._expect(index, self.kind(source), self.dims(source))
         if source in self._products:
             self._products[index] = self._products[source]
         elif source in self._values:
@@ -210,6 +227,8 @@ class Builder:
 
     def _convert(self, index: int, source: Stored, form: Form) -> Stored:
         kind = CONVERSIONS.get((source.form, form))
+        if kind is None and source.form == "float":
+            raise TranslateError(f"a float value is read as {form}")
         if kind is None:
             between = self._convert(index, source, "float")
             return self._convert(index, between, form)
@@ -223,7 +242,7 @@ class Builder:
         inputs = [source]
         if kind == "ElementWiseNotEqual":
             zero = np.zeros((1,) * len(source.dims), np.int32)
-            inputs.append(self.static(zero, "int", "_zero"))
+            inputs.append(self.static(zero, source.form, "_zero"))
         return self.node(kind, inputs, source.dims, form, quant, suffix=_SUFFIXES[kind])
 
     def _read_const(self, index: int, form: Form, dims: Dims | None) -> Stored:

@@ -32,8 +32,9 @@ DTYPES = ("float32", "int32")
 
 @dataclass(frozen=True)
 class OpTranslator:
-    """The two functions of an op family."""
+    """The two functions of an op family, and how many inputs it takes at least and most."""
 
+    inputs: tuple[int, int]
     supports: Supports
     translate: Translate
 
@@ -45,11 +46,14 @@ def _always(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-def translates(*types: str, supports: Supports = _always) -> Callable[[Translate], Translate]:
+def translates(
+    *types: str, inputs: tuple[int, int] = (1, 1), supports: Supports = _always
+) -> Callable[[Translate], Translate]:
     """Register the decorated function for the MNN op types ``types``.
 
     Args:
         types: MNN OpType names.
+        inputs: how many inputs the op takes, at least and at most.
         supports: called first; returns the reason why this use of the op has no
             translation, or ``None``.
     """
@@ -58,7 +62,7 @@ def translates(*types: str, supports: Supports = _always) -> Callable[[Translate
         for name in types:
             if name in _TABLE:
                 raise ValueError(f"two translators for {name}")
-            _TABLE[name] = OpTranslator(supports, function)
+            _TABLE[name] = OpTranslator(inputs, supports, function)
         return function
 
     return register
@@ -82,6 +86,10 @@ def unsupported_reason(op: SubOp, subgraph: Subgraph) -> str | None:
     found = translators().get(op.type)
     if found is None:
         return f"no translation for MNN op {op.type}"
+    least, most = found.inputs
+    present = [i for i in op.inputs[:least] if i >= 0]
+    if len(present) < least or len(op.inputs) > most or not op.outputs or min(op.outputs) < 0:
+        return f"{len(op.inputs)} inputs and {len(op.outputs)} outputs"
     for index in (*op.inputs, *op.outputs):
         if index < 0:
             continue

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mnnqnn_tasks.errors import TranslateError
 from mnnqnn_tasks.partition.subgraph import QuantInfo
 from mnnqnn_tasks.qnn.ir import Quant, ScaleOffset
 
@@ -34,6 +33,7 @@ CONVERSIONS: dict[tuple[Form, Form], str] = {
     ("fixed", "float"): "Dequantize",
     # A Cast to bool and back would be optimized away with the comparison to zero.
     ("int", "bool"): "ElementWiseNotEqual",
+    ("float", "bool"): "ElementWiseNotEqual",
     ("bool", "int"): "Cast",
     ("int", "float"): "Cast",
     ("bool", "float"): "Cast",
@@ -60,26 +60,27 @@ class Stored:
         return DTYPE_OF[self.form]
 
 
-def activation_encoding(info: QuantInfo) -> ScaleOffset:
+#: How far MNN's integers of a type lie below QNN's unsigned ones.
+_UNSIGNED_SHIFT = {"DT_INT16": 32768, "DT_QINT16": 32768, "DT_UINT16": 0, "DT_QUINT16": 0}
+
+
+def activation_encoding(info: QuantInfo) -> ScaleOffset | None:
     """The UFIXED_POINT_16 encoding of MNN's static 16-bit activation quantization.
 
     MNN's stored integers are signed for DT_INT16 (range -32767..32767 around ``zero``)
     and unsigned for DT_UINT16; QNN's are unsigned and ``real = scale * (stored +
     offset)``, so a signed zero moves up by 32768.  The scale stays bit for bit.
 
-    Raises:
-        TranslateError: for a type that is not 16 bit, a fractional or unreachable zero
-            or a scale that is no positive number.
+    ``None`` for what has no such encoding: other widths, a zero that is no integer, a
+    scale that is no positive number.  These tensors are computed in fp16, which loses
+    less than the quantization that they ask for.
     """
-    shift = {"DT_INT16": 32768, "DT_QINT16": 32768, "DT_UINT16": 0, "DT_QUINT16": 0}
-    zero = int(info.zero)
-    if info.dtype not in shift or zero != info.zero or not 0 < info.scale < float("inf"):
-        raise TranslateError(
-            "activation quantization cannot be expressed",
-            why=f"type {info.dtype}, scale {info.scale!r}, zero {info.zero!r}",
-            todo="export the model with 16-bit or float activations",
-        )
-    return ScaleOffset(float(np.float32(info.scale)), -(zero + shift[info.dtype]))
+    shift, zero = _UNSIGNED_SHIFT.get(info.dtype), info.zero
+    if shift is None or not 0 < np.float32(info.scale) < np.inf:
+        return None
+    if not abs(zero) <= 65535 or zero != int(zero):
+        return None
+    return ScaleOffset(float(np.float32(info.scale)), -(int(zero) + shift))
 
 
 def fit_encoding(values: NDArray[np.float32]) -> ScaleOffset:

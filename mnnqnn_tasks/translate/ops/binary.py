@@ -79,7 +79,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return broadcast_reason(subgraph, op.inputs, op.outputs[0])
 
 
-@translates("BinaryOp", supports=_supports)
+@translates("BinaryOp", inputs=(2, 2), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """``out = a (op) b`` with numpy's broadcasting; ``activationType`` 1 is a ReLU."""
     operation = _operation(op)

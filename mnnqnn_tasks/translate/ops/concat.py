@@ -21,7 +21,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-@translates("Concat", supports=_supports)
+@translates("Concat", inputs=(1, 1 << 16), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """The inputs one after another along ``axis``."""
     out = op.outputs[0]

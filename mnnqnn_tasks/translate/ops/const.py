@@ -14,6 +14,6 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-@translates("Const", "TrainableParam", supports=_supports)
+@translates("Const", "TrainableParam", inputs=(0, 0), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """Nothing: the constant becomes a static tensor where it is read."""

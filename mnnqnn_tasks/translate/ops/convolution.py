@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from mnnqnn_tasks.errors import TranslateError
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.qnn.ir import Param, ScalarParam, TensorParam
 from mnnqnn_tasks.translate import weight as weights
@@ -46,8 +47,6 @@ def _is_linear(op: SubOp, source: Dims, target: Dims) -> bool:
 
 def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     source, target = subgraph.tensors[op.inputs[0]], subgraph.tensors[op.outputs[0]]
-    if len(op.inputs) != 1:
-        return "weights that are computed by another op"
     if source.dtype != "float32" or target.dtype != "float32":
         return f"a convolution of {source.dtype}"
     if len(source.dims) != 4 or len(target.dims) != 4:
@@ -56,6 +55,8 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
         return "a convolution in NHWC"
     if source.dims[1] != _inputs(op, source.dims):
         return f"{source.dims[1]} channels where the weights have {_inputs(op, source.dims)}"
+    if min(*_kernel(op), *_pair(op, "stride"), *_pair(op, "dilate"), _common(op, "group")) < 1:
+        return "a kernel, stride, dilation or group below 1"
     if source.dims[0] != target.dims[0] or target.dims[1] != _common(op, "outputCount"):
         return f"{list(source.dims)} to {list(target.dims)}"
     if _padding(op, source.dims, target.dims) is None:
@@ -69,6 +70,10 @@ def _inputs(op: SubOp, dims: Dims) -> int:
     if op.type == "ConvolutionDepthwise":
         return _common(op, "outputCount")
     return _common(op, "inputCount") or dims[1]
+
+
+def _groups(op: SubOp) -> int:
+    return _common(op, "outputCount" if op.type == "ConvolutionDepthwise" else "group")
 
 
 def _padding(op: SubOp, source: Dims, target: Dims) -> tuple[int, ...] | None:
@@ -102,6 +107,13 @@ def _padding(op: SubOp, source: Dims, target: Dims) -> tuple[int, ...] | None:
 def translate(builder: Builder, op: SubOp) -> None:
     """``out = conv(x, w) + bias``, then a ReLU or ReLU6 where the op has one."""
     weight = weights.decode(builder, op)
+    channels = builder.dims(op.inputs[0])[1]
+    if weight.values.shape[1] * _groups(op) != channels:
+        raise TranslateError(
+            f"the weights are for {weight.values.shape[1] * _groups(op)} channels",
+            why=f"the input has {channels}",
+            todo="llm.mnn and the weight file must come from one export: export again",
+        )
     if _is_linear(op, builder.dims(op.inputs[0]), builder.dims(op.outputs[0])):
         result = _linear(builder, op, weight)
     else:

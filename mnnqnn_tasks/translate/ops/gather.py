@@ -34,7 +34,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-@translates("GatherV2", "Gather", supports=_supports)
+@translates("GatherV2", "Gather", inputs=(2, 3), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """``out[..., i, ...] = data[..., indices[i], ...]`` along ``axis``.
 

@@ -19,8 +19,6 @@ def _transposed(op: SubOp) -> tuple[bool, bool]:
 
 
 def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
-    if len(op.inputs) < 2:
-        return "one input: the weights are in the op"
     tensors = [subgraph.tensors[i] for i in op.inputs]
     if any(t.dtype != "float32" for t in tensors):
         return "a product of integers"
@@ -34,7 +32,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-@translates("MatMul", "BatchMatMul", supports=_supports)
+@translates("MatMul", "BatchMatMul", inputs=(2, 3), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """``out = a @ b (+ bias)`` over the last two axes, the leading ones broadcast."""
     a, b, out = op.inputs[0], op.inputs[1], op.outputs[0]

@@ -28,8 +28,8 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     axes = param(op, "LayerNorm", "axis")
     if axes is None:
         return "no axis"
-    front = sorted(positive_axis(int(a), len(dims)) or 0 for a in axes)
-    if front != list(range(len(dims) - len(front), len(dims))):
+    front = sorted(-1 if (f := positive_axis(int(a), len(dims))) is None else f for a in axes)
+    if not front or front != list(range(len(dims) - len(front), len(dims))):
         return f"axes {list(axes)} that are not the last ones"
     return None
 
@@ -49,7 +49,7 @@ def _floats(builder: Builder, op: SubOp, role: str, size: int) -> NDArray[np.flo
     return values
 
 
-@translates("LayerNorm", supports=_supports)
+@translates("LayerNorm", inputs=(1, 2), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """``x * rsqrt(mean(x^2) + eps) * gamma + beta``; layer norm subtracts the mean first.
 
@@ -89,5 +89,6 @@ def translate(builder: Builder, op: SubOp) -> None:
         TensorParam("axes", "UINT_32", (1,), (1,)),
     ]
     quant = encoding if fixed else None
-    builder.define(out, builder.node("RmsNorm" if rms else "LayerNorm", inputs, rows, form, quant, params))
-
+    builder.define(
+        out, builder.node("RmsNorm" if rms else "LayerNorm", inputs, rows, form, quant, params)
+    )

@@ -48,7 +48,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-@translates("Reduction", supports=_supports)
+@translates("Reduction", inputs=(1, 2), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """The axes become one in the middle of three: before, reduced, after.
 

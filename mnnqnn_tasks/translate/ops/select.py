@@ -15,7 +15,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return broadcast_reason(subgraph, op.inputs, op.outputs[0])
 
 
-@translates("Select", supports=_supports)
+@translates("Select", inputs=(3, 3), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """``out = a where condition != 0 else b``."""
     out = op.outputs[0]

@@ -39,6 +39,7 @@ def _reshape_order(op: SubOp, subgraph: Subgraph) -> str | None:
     "Identity",
     "Copy",
     "Dropout",
+    inputs=(1, 2),
     supports=_reshape_order,
 )
 def reshape(builder: Builder, op: SubOp) -> None:

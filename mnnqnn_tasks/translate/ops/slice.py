@@ -96,7 +96,7 @@ def slice_value(builder: Builder, value: Stored, parts: list[Range], suffix: str
     )
 
 
-@translates("StridedSlice", supports=_supports)
+@translates("StridedSlice", inputs=(3, 5), supports=_supports)
 def strided_slice(builder: Builder, op: SubOp) -> None:
     """A part of every axis; axes that are dropped have length 1 here."""
     parts = _ranges(op, builder.subgraph)
@@ -109,11 +109,13 @@ def _split_supports(op: SubOp, subgraph: Subgraph) -> str | None:
     axis = positive_axis(int(param(op, "Slice", "axis")), len(dims))
     if axis is None:
         return f"axis {param(op, 'Slice', 'axis')} of a tensor with {len(dims)}"
+    if any(len(subgraph.tensors[i].dims) != len(dims) for i in op.outputs):
+        return "parts with another number of dimensions"
     lengths = [subgraph.tensors[i].dims[axis] for i in op.outputs]
     return None if sum(lengths) <= dims[axis] else f"parts {lengths} of length {dims[axis]}"
 
 
-@translates("Slice", supports=_split_supports)
+@translates("Slice", inputs=(1, 2), supports=_split_supports)
 def split(builder: Builder, op: SubOp) -> None:
     """Consecutive parts along an axis, one for each output."""
     source = op.inputs[0]

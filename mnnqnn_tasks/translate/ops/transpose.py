@@ -27,7 +27,7 @@ def _supports(op: SubOp, subgraph: Subgraph) -> str | None:
     return None
 
 
-@translates("Permute", "Transpose", supports=_supports)
+@translates("Permute", "Transpose", inputs=(1, 2), supports=_supports)
 def translate(builder: Builder, op: SubOp) -> None:
     """Axis ``i`` of the output is axis ``perm[i]`` of the input."""
     perm = _perm(op, builder.subgraph)

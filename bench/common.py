@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +28,9 @@ REPO = Path(__file__).resolve().parents[1]
 MODELS = REPO.parent / "shared" / "models"
 SMOLLM2 = MODELS / "smollm2-135m-w8"
 DEMO = REPO / "models" / "tiny-qwen3-w8"
+
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ class Project:
         Raises:
             SystemExit: with its output, when it fails.
         """
+        adopt_orphans()
         begin = time.perf_counter()
         process = self.start(*args, cores=cores)
         try:
@@ -132,16 +138,33 @@ class Project:
             raise
         wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
+        usages = [usage, *orphans()]
         run = Run(
             wall,
-            usage.ru_utime + usage.ru_stime,
-            usage.ru_maxrss * 1024 / 1e6,
+            sum(u.ru_utime + u.ru_stime for u in usages),
+            max(u.ru_maxrss for u in usages) * 1024 / 1e6,
             process.returncode,
             (self.root / "doit.log").read_text("utf-8", "replace"),
         )
         if run.code != 0:
             sys.exit(f"{' '.join(args)} ended with {run.code}:\n{run.output[-4000:]}")
         return run
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends first (prctl(2)).
+
+    What a process used is told to the one that waits for it: without this, a worker
+    that outlives ``doit`` by a moment would be missing from the sums.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def orphans() -> Iterator[resource.struct_rusage]:
+    """Wait for every remaining descendant; what each used."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            yield os.wait4(-1, 0)[2]
 
 
 def command(*args: str, cores: int) -> list[str]:

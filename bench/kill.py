@@ -50,9 +50,11 @@ def _survives(project: common.Project, want: dict[str, str], delay: float) -> bo
     finally:
         common.kill_group(process)
     project.doit("export_qnn")
-    same = common.tree(project.dist) == want
-    print(f"  after {delay:.2f} s ({moment}): {'same' if same else 'DIFFERENT'}", flush=True)
-    return same
+    got = common.tree(project.dist)
+    wrong = sorted(name for name in want.keys() | got.keys() if want.get(name) != got.get(name))
+    said = f"DIFFERENT: {' '.join(wrong)}" if wrong else "same"
+    print(f"  after {delay:.2f} s ({moment}): {said}", flush=True)
+    return not wrong
 
 
 def _remove(path: Path) -> None:

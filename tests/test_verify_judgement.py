@@ -14,7 +14,7 @@ from mnnqnn_tasks.verify.hostmodel import Plugin
 from mnnqnn_tasks.verify.judgement import judge_logits, judge_output, worst
 from mnnqnn_tasks.verify.metrics import Array, Comparison
 from mnnqnn_tasks.verify.ranges import Calibration
-from mnnqnn_tasks.verify.reference import Reference, own_probe, row_probe
+from mnnqnn_tasks.verify.reference import Probe, Reference, fp16_rounding, own_probe, row_probe
 from mnnqnn_tasks.verify.rows import any_per_row, one_row, rows_where, token_axis
 from mnnqnn_tasks.verify.store import Store
 from mnnqnn_tasks.verify.thresholds import Thresholds
@@ -99,6 +99,27 @@ def test_a_chain_outside_the_ranges_cannot_fail() -> None:
     assert judge_logits("logits", WANT, clipped(3), miss, 0).status == "failed"
     assert judge_logits("logits", WANT, clipped(3), miss, 2).status == "not exercised"
     assert judge_logits("logits", WANT, WANT, miss, 2).status == "passed"
+
+
+def test_rounding_of_a_large_input_judges_nothing_and_a_larger_error_does() -> None:
+    inside = mask(1, 1, 1, 1)
+    got = WANT.copy()
+    got[0, 0, 0] += 12.0  # cosine 0.86
+    result = judge_output("t1", "x", WANT, got, miss, inside, 1, rounding=12.0)
+    assert result.status == "not exercised"
+    result = judge_output("t1", "x", WANT, got, miss, inside, 1, rounding=11.9)
+    assert result.status == "failed"
+    got[0, 0, 0] = math.nan
+    assert judge_output("t1", "x", WANT, got, miss, inside, 1, rounding=99.0).status == "failed"
+
+
+@pytest.mark.parametrize(("peak", "steps"), [(603.6, 1.0), (1.0, 2**-9), (0.0, 0.0)])
+def test_two_steps_of_fp16(peak: float, steps: float) -> None:
+    array = np.array([-peak, peak / 3], np.float32)
+    probe = Probe({"x": array, "ids": np.array([70000], np.int32)}, {}, mask(1), {})
+    assert fp16_rounding(probe) == steps
+    if peak:
+        assert steps == 2 * float(np.spacing(np.float16(peak)))
 
 
 def test_the_worst_probe_counts_and_a_judged_one_before_an_unjudged() -> None:

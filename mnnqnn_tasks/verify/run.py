@@ -11,87 +11,29 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
 from mnnqnn_tasks.errors import VerifyError
 from mnnqnn_tasks.files import write_json
-from mnnqnn_tasks.mnn.cpu import CpuWorker, check_model, output_names
+from mnnqnn_tasks.mnn.cpu import check_model, output_names
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
 from mnnqnn_tasks.mnn.table import Table
-from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.verify import hostmodel, prompt, table
-from mnnqnn_tasks.verify.cpumodel import CpuModel
-from mnnqnn_tasks.verify.emulator import Emulator
-from mnnqnn_tasks.verify.ranges import Calibration, calibration
-from mnnqnn_tasks.verify.reference import Probe, Reference, own_probe, row_probe
-from mnnqnn_tasks.verify.report import ChainResult, GraphResult, PromptResult, Report, to_json
+from mnnqnn_tasks.verify.job import Job, Walked, weight_file
+from mnnqnn_tasks.verify.ranges import calibration
+from mnnqnn_tasks.verify.report import Report, to_json
 from mnnqnn_tasks.verify.sample import Samples, io_sample, read_text, text_maker
-from mnnqnn_tasks.verify.sides import Arrays
-from mnnqnn_tasks.verify.store import Store
-from mnnqnn_tasks.verify.thresholds import Thresholds
-from mnnqnn_tasks.verify.walk import Walk
+from mnnqnn_tasks.verify.subject import Options, Progress, Subject
 
-#: Told what happens next, in a few words.
-Progress = Callable[[str], None]
+__all__ = ["Options", "Subject", "run", "verify"]
 
 #: Packages whose versions a report names.
 _PACKAGES = ("MNN", "onnxruntime-qnn")
-
-
-def _silent(_: str) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a user can choose.
-
-    Attributes:
-        text: verify with this text (or the file of this name) instead of the IO samples.
-        prompt: verify with this user message and the CPU's greedy answer, and compare
-            the next token at every position of the answer.
-        answer_tokens: the answer is cut after as many tokens.
-        shapes: only these; all if empty.
-        jobs: shapes that run at once.
-    """
-
-    text: str | None = None
-    prompt: str | None = None
-    answer_tokens: int = 32
-    shapes: tuple[int, ...] = ()
-    jobs: int = 2
-    thresholds: Thresholds = field(default_factory=Thresholds)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is verified.
-
-    Attributes:
-        name, target: of the model and the target, for the report.
-        build: the model's build folder.
-        model_dir: the model folder.
-        shapes: tokens per call by shape index; the first is 1.
-        options: the target's options, which the graphs are prepared with.
-    """
-
-    name: str
-    target: str
-    build: Path
-    model_dir: Path
-    shapes: tuple[int, ...]
-    options: TargetOptions
-    lib_dir: Path | None = None
-
-    @property
-    def report(self) -> Path:
-        """Where the report goes."""
-        return self.build / "verify" / f"{self.target}.json"
 
 
 def run(
@@ -99,7 +41,7 @@ def run(
     options: Options | None = None,
     *,
     out: TextIO | None = None,
-    progress: Progress = _silent,
+    progress: Progress = lambda _: None,
 ) -> Report:
     """Verify, write the report, print the table.
 
@@ -126,14 +68,21 @@ def run(
     return report
 
 
-def verify(subject: Subject, options: Options, progress: Progress = _silent) -> Report:
+def verify(subject: Subject, options: Options, progress: Progress = lambda _: None) -> Report:
     """Verify and return the report, whatever it says.
 
     Raises:
         MnnqnnError: the model, the export or a library cannot be used.
     """
+    stop = threading.Event()
+
+    def tell(what: str) -> None:
+        if stop.is_set():
+            raise VerifyError("verification was stopped")
+        progress(what)
+
     folder = open_folder(subject.model_dir)
-    net = check_model(folder.path / folder.model, _weight(folder))
+    net = check_model(folder.path / folder.model, weight_file(folder))
     host = hostmodel.load(subject.build / "qnn" / "llm.mnn")
     wanted = _shapes(subject, options)
     report = Report(
@@ -149,7 +98,7 @@ def verify(subject: Subject, options: Options, progress: Progress = _silent) -> 
     shapes = sorted({0, *wanted, *([] if any(wanted) else [longest])})
     samples, question = _samples(subject, options, folder, net, shapes, report)
     with tempfile.TemporaryDirectory(prefix="mnnqnn-verify-") as temp:
-        job = _Job(
+        job = Job(
             subject,
             options,
             folder,
@@ -158,116 +107,33 @@ def verify(subject: Subject, options: Options, progress: Progress = _silent) -> 
             calibration(folder.path / folder.model, subject.build / "plan.json"),
             question,
             Path(temp),
-            progress,
+            tell,
         )
         for index in shapes:
-            progress(f"CPU model, {subject.shapes[index]} tokens")
+            tell(f"CPU model, {subject.shapes[index]} tokens")
             job.refer(index, samples[index])
-        with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
-            # The largest shape takes longest, so it starts first.
-            order = sorted(wanted, key=lambda i: -subject.shapes[i])
-            running = {i: pool.submit(job.walk, i, samples[i]) for i in order}
-            for index in wanted:
-                graphs, chain, answer = running[index].result()
-                report.graphs += graphs
-                report.chains.append(chain)
-                report.prompt = answer or report.prompt
+        for graphs, chain, answer in _walks(job, wanted, samples, stop):
+            report.graphs += graphs
+            report.chains.append(chain)
+            report.prompt = answer or report.prompt
     return report
 
 
-@dataclass(frozen=True)
-class _Job:
-    subject: Subject
-    options: Options
-    folder: ModelFolder
-    host: hostmodel.HostModel
-    outputs: tuple[str, ...]
-    calibration: Calibration
-    question: prompt.Question | None
-    temp: Path
-    progress: Progress
-    references: dict[int, Reference] = field(default_factory=dict)
-    formats: dict[str, str] = field(default_factory=dict)
-
-    def refer(self, index: int, samples: Samples) -> None:
-        """Compute the CPU's side of one shape; decode, 0, comes first."""
-        shape = self.subject.shapes[index]
-        made = Reference(shape, Store(self.temp / f"cpu{index}"), self.calibration)
-        with CpuWorker() as worker:
-            cpu = self._cpu(worker, self.folder.path / self.folder.model)
-            inputs = cpu.learn(samples)
-            made.store.put(inputs)
-            made.store.put(cpu(inputs, self._border(inputs)))
-            if index != 0:
-                made.single = self.references[0].single
-            else:
-                made.single |= {name: made.store.dims(name) for name in made.store}
-            made.scan(cpu, inputs)
-        self.references[index] = made
-
-    def walk(
-        self, index: int, samples: Samples
-    ) -> tuple[list[GraphResult], ChainResult, PromptResult | None]:
-        """One shape, in worker processes of its own."""
-        subject, reference = self.subject, self.references[index]
-        emulator = Emulator(
-            subject.build / "qnn", subject.build / "blobs", subject.options, subject.lib_dir
-        )
-        chain = Store(self.temp / f"chain{index}")
-        with CpuWorker() as worker:
-            rewritten = self._cpu(worker, self.host.path)
-            chain.put(rewritten.learn(samples))
-            walk = Walk(
-                index,
-                self.host,
-                rewritten,
-                emulator,
-                reference,
-                lambda plugin: self._probes(index, plugin),
-                chain,
-                self.options.thresholds,
-                self.progress,
-            )
-            graphs, result = walk.run(self.outputs)
-            answer = None
-            if self.question is not None and self.question.shape == reference.shape:
-                logits = self.outputs[0]
-                answer = self.question.judge(None if walk.broken else chain.get([logits])[logits])
-            return graphs, result, answer
-
-    def _cpu(self, worker: CpuWorker, model: Path) -> CpuModel:
-        return CpuModel(worker, model, _weight(self.folder), self.formats)
-
-    def _probes(self, index: int, plugin: hostmodel.Plugin) -> list[Probe]:
-        """What a graph is judged by: for decode, a token inside a text as well.
-
-        The decode call of a text or a prompt is its first token, alone.  Models park
-        attention on such a token, with activations in the hundreds that a later layer
-        cancels; what is left of them drowns in the rounding of fp16.  That is no
-        property of the graph, so there the token inside the text judges it instead.
-        """
-        own = own_probe(self.references[index], plugin)
-        chunks = [r for i, r in self.references.items() if i != 0]
-        if index != 0 or not chunks:
-            return [own]
-        longest = max(chunks, key=lambda r: r.shape)
-        row = row_probe(longest, plugin, self.references[0].single)
-        if row is None:
-            return [own]
-        is_text = self.options.text is not None or self.options.prompt is not None
-        return [row] if is_text else [own, row]
-
-    def _border(self, inputs: Arrays) -> list[str]:
-        """Every tensor at a border that the CPU computes, and the model's outputs."""
-        names = dict.fromkeys(self.outputs)
-        for plugin in self.host.plugins:
-            names |= dict.fromkeys((*plugin.inputs, *plugin.outputs))
-        return [name for name in names if name not in inputs]
-
-
-def _weight(folder: ModelFolder) -> Path | None:
-    path = folder.path / folder.weight
-    return path if path.exists() else None
+def _walks(
+    job: Job, wanted: Sequence[int], samples: Mapping[int, Samples], stop: threading.Event
+) -> Iterator[Walked]:
+    """Walk the shapes, some at once; an error or Ctrl-C ends all of them."""
+    with ThreadPoolExecutor(max_workers=max(1, job.options.jobs)) as pool:
+        # The largest shape takes longest, so it starts first.
+        order = sorted(wanted, key=lambda i: -job.subject.shapes[i])
+        running = {i: pool.submit(job.walk, i, samples[i]) for i in order}
+        try:
+            for index in wanted:
+                yield running[index].result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _shapes(subject: Subject, options: Options) -> list[int]:
@@ -299,7 +165,9 @@ def _samples(
     question = None
     if options.prompt is not None:
         size = max(subject.shapes[i] for i in shapes)
-        question = prompt.ask(maker, _weight(folder), options.prompt, size, options.answer_tokens)
+        question = prompt.ask(
+            maker, weight_file(folder), options.prompt, size, options.answer_tokens
+        )
         tokens = list(question.tokens)
         report.sample = "prompt and the CPU's answer"
     else:

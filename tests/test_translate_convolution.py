@@ -20,12 +20,15 @@ KINDS = [
     Kind("i8", blocks=2),
     Kind("i4", blocks=4),
     Kind("i8", asymmetric=True),
+    Kind("i4", asymmetric=True),
     Kind("i4", blocks=2, asymmetric=True),
 ]
 
 
-def _linear(net: Net, kind: Kind, rows: int = 5, **common: object) -> tuple[int, Array]:
-    x = RNG.standard_normal((rows, 64, 1, 1)).astype(np.float32)
+def _linear(
+    net: Net, kind: Kind, rows: int = 5, mean: float = 0.0, **common: object
+) -> tuple[int, Array]:
+    x = (RNG.standard_normal((rows, 64, 1, 1)) + mean).astype(np.float32)
     bias = RNG.standard_normal(48).astype(np.float32)
     real, params, ranges = weights(net, kind, 48, 64)
     params["common"] = {"outputCount": 48, "inputCount": 64, **common}
@@ -43,6 +46,15 @@ def test_linear_of_every_kind() -> None:
     check(net, dict(_linear(net, kind) for kind in KINDS), 65)
 
 
+def test_asymmetric_linear_of_rows_with_a_mean_and_large_values() -> None:
+    net, expected = Net(), {}
+    for kind in (Kind("i8", asymmetric=True), Kind("i4", asymmetric=True)):
+        for rows, mean in ((1, 3.0), (16, 3.0), (16, 1500.0)):
+            out, want = _linear(net, kind, rows, mean)
+            expected[out] = want
+    check(net, expected, 60)
+
+
 def test_linear_with_an_activation() -> None:
     net = Net()
     first, want = _linear(net, Kind("i8"), relu=True)
@@ -57,18 +69,21 @@ def _weight_tensor(kind: Kind) -> tuple[Net, Tensor]:
     return net, next(t for t in graph.tensors if t.name.endswith("_weight"))
 
 
-@pytest.mark.parametrize("kind", [Kind("i8"), Kind("i4")])
+@pytest.mark.parametrize("kind", [Kind("i8"), Kind("i4"), Kind("i8", asymmetric=True)])
 def test_integers_and_scales_are_the_models_bit_for_bit(kind: Kind) -> None:
     net, tensor = _weight_tensor(kind)
     assert tensor.dtype == "SFIXED_POINT_8" and tensor.dims == (48, 64)
     assert isinstance(tensor.quant, AxisScaleOffset | BwAxisScaleOffset)
     assert tensor.quant.axis == 0 and not any(tensor.quant.offsets)
     stored = np.frombuffer(net.bytes[net.ops[0].weights["scale"].sha256], np.float32)
+    stored = stored.reshape(48, -1)[:, -1]
     assert np.array(tensor.quant.scales, np.float32).tobytes() == stored.tobytes()
     assert all(float(np.float32(s)) == s for s in tensor.quant.scales)
 
 
-@pytest.mark.parametrize("kind", [Kind("f32"), Kind("i4", blocks=4), Kind("i8", asymmetric=True)])
+@pytest.mark.parametrize(
+    "kind", [Kind("f32"), Kind("i4", blocks=4), Kind("i4", blocks=2, asymmetric=True)]
+)
 def test_what_has_no_exact_encoding_becomes_float16(kind: Kind) -> None:
     _, tensor = _weight_tensor(kind)
     assert (tensor.dtype, tensor.quant) == ("FLOAT_16", None)

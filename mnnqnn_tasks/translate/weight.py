@@ -11,18 +11,19 @@ int4, per channel (bw-axis encoding)   71      0.5
 float16                                71      2
 =====================================  ======  ==========================
 
-So symmetric per-channel weights keep their integers and the model's own scales, bit for
-bit.  Everything else (blocks of a row with their own scales, asymmetric weights, floats)
-is dequantized to float16: QNN refuses block encodings beside fp16 activations and
-ignores the offsets of per-channel ones, and one scale for a whole row costs more than
-50 dB allow.  A product per block, added up, is exact, a third of the size and still
-61 to 66 dB, but preparing it takes up to twenty times as long (2048 x 2048, blocks of
-64, 128 rows: 6.2 s instead of 0.3 s of CPU for this one op), so it is not done.
+So per-channel weights keep their integers and the model's own scales, bit for bit.  If
+they are asymmetric, a Linear of fp16 activations adds the sum of a row times the offset
+of each channel (67 to 70 dB); QNN's own offsets are ignored by libQnnHtp (28 dB).
+Everything else (blocks of a row with their own scales, floats) is dequantized to
+float16: QNN refuses block encodings beside fp16 activations, and one scale for a whole
+row costs more than 50 dB allow.  A product per block, added up, is exact, a third of the
+size and still 61 to 66 dB, but preparing it takes up to twenty times as long (2048 x
+2048, blocks of 64, 128 rows: 6.2 s instead of 0.3 s of CPU), so it is not done.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,19 @@ def is_exact_integer(weight: Weight) -> bool:
         and weight.scales.shape[1] == 1
         and bool(np.isfinite(weight.scales).all() and (weight.scales > 0).all())
     )
+
+
+def offsets_of(weight: Weight) -> NDArray[np.float32] | None:
+    """The offset of every row where that is all that keeps the integers from being exact."""
+    if isinstance(weight, QuantWeight) and weight.offsets is not None:
+        plain = replace(weight, offsets=None)
+        return weight.offsets[:, 0] if is_exact_integer(plain) else None
+    return None
+
+
+def without_offsets(weight: Weight) -> Weight:
+    """``weight`` as if it were symmetric; the caller adds what is missing."""
+    return replace(weight, offsets=None) if isinstance(weight, QuantWeight) else weight
 
 
 def static_weight(builder: Builder, weight: Weight, layout: Layout) -> Stored:

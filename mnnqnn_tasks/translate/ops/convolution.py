@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mnnqnn_tasks.errors import TranslateError
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.qnn.ir import Param, ScalarParam, TensorParam
@@ -11,7 +14,7 @@ from mnnqnn_tasks.translate import weight as weights
 from mnnqnn_tasks.translate.builder import Builder, Dims
 from mnnqnn_tasks.translate.params import param
 from mnnqnn_tasks.translate.registry import translates
-from mnnqnn_tasks.translate.values import Stored
+from mnnqnn_tasks.translate.values import Stored, to_float16
 
 #: [N, C, H, W] to [N, H, W, C] and back.
 _TO_NHWC = (0, 2, 3, 1)
@@ -24,6 +27,10 @@ _TRANSPOSED = (
     ScalarParam("transpose_in0", "BOOL_8", False),
     ScalarParam("transpose_in1", "BOOL_8", True),
 )
+
+
+#: See `_add_offsets`.
+_SUM_FACTOR = np.float32(64)
 
 
 def _common(op: SubOp, name: str) -> int:
@@ -152,6 +159,8 @@ def _linear(builder: Builder, op: SubOp, weight: weights.Weight) -> Stored:
     if source[2:] != (1, 1):
         value = _turn(builder, builder.view(value, source), _TO_NHWC, "_nhwc")
     value = builder.view(value, (math.prod(source) // source[1], source[1]))
+    offsets = weights.offsets_of(weight)
+    weight = weight if offsets is None else weights.without_offsets(weight)
     inputs = [value, weights.static_weight(builder, weight, weights.LINEAR)]
     bias = weights.static_bias(builder, weight, value)
     if bias is not None:
@@ -162,10 +171,33 @@ def _linear(builder: Builder, op: SubOp, weight: weights.Weight) -> Stored:
         result = builder.node("FullyConnected", inputs, dims, "fixed", quant)
     else:
         result = builder.node("MatMul", inputs, dims, "float", None, _TRANSPOSED)
+        if offsets is not None:
+            result = _add_offsets(builder, value, result, offsets)
     if source[2:] != (1, 1):
         nhwc = builder.view(result, tuple(target[i] for i in _TO_NHWC))
         result = _turn(builder, nhwc, _TO_NCHW, "_nchw")
     return result
+
+
+def _add_offsets(
+    builder: Builder, value: Stored, product: Stored, offsets: NDArray[np.float32]
+) -> Stored:
+    """``x @ (s q + o) = x @ (s q) + sum(x) o``: asymmetric rows keep their integers.
+
+    The sum is taken smaller and the offsets larger by a power of two, which costs
+    nothing: a sum may leave float16's range, an offset may fall into its denormals.
+    """
+    rows, channels = value.dims
+    ones = builder.static(np.full((1, channels), 1 / _SUM_FACTOR, np.float16), "float", "_ones")
+    column = builder.static(to_float16(offsets * _SUM_FACTOR)[:, None], "float", "_offset")
+    kind = "MatMul"
+    total = builder.node(kind, [value, ones], (rows, 1), "float", None, _TRANSPOSED, suffix="_sum")
+    shift = builder.node(
+        kind, [total, column], product.dims, "float", None, _TRANSPOSED, suffix="_shift"
+    )
+    return builder.node(
+        "ElementWiseAdd", [product, shift], product.dims, "float", suffix="_shifted"
+    )
 
 
 def _conv2d(builder: Builder, op: SubOp, weight: weights.Weight) -> Stored:

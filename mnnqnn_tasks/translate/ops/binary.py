@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
 from mnnqnn_tasks.translate.builder import Builder, Dims
 from mnnqnn_tasks.translate.consts import const_ints
@@ -144,8 +146,10 @@ def _multiple(builder: Builder, op: SubOp, inputs: list[Stored], dims: Dims) -> 
         )
     rest = builder.node("ElementWiseMod", [dividend, divisor], dims, "int", suffix="_rest")
     if not floor:
-        sign = builder.node("ElementWiseSign", inputs[:1], inputs[0].dims, "int", suffix="_sign")
-        rest = builder.node("ElementWiseMultiply", [rest, sign], dims, "int", suffix="_signed")
+        zero = builder.static(np.zeros((1,) * len(dims), np.int32), "int", "_zero")
+        below = builder.node("ElementWiseLess", [inputs[0], zero], inputs[0].dims, "bool")
+        minus = builder.node("ElementWiseNeg", [rest], dims, "int", suffix="_minus")
+        rest = builder.node("ElementWiseSelect", [below, minus, rest], dims, "int")
     return builder.node("ElementWiseSubtract", [inputs[0], rest], dims, "int", suffix="_multiple")
 
 

@@ -37,7 +37,7 @@ _SIMPLE: dict[str, str] = {
 }
 
 #: Operations that integers have, too.
-_INTEGER = {"ABS", "NEG", "SIGN", "SQUARE"}
+_INTEGER = {"ABS", "NEG", "SQUARE"}
 
 #: What is computed in 16-bit fixed point where all tensors are; the rest goes over fp16.
 _FIXED = {"NEG", "SILU"}

@@ -148,7 +148,7 @@ def _multiple(builder: Builder, op: SubOp, inputs: list[Stored], dims: Dims) -> 
     if not floor:
         zero = builder.static(np.zeros((1,) * len(dims), np.int32), "int", "_zero")
         below = builder.node("ElementWiseLess", [inputs[0], zero], inputs[0].dims, "bool")
-        minus = builder.node("ElementWiseNeg", [rest], dims, "int", suffix="_minus")
+        minus = builder.node("ElementWiseSubtract", [zero, rest], dims, "int", suffix="_minus")
         rest = builder.node("ElementWiseSelect", [below, minus, rest], dims, "int")
     return builder.node("ElementWiseSubtract", [inputs[0], rest], dims, "int", suffix="_multiple")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import multiprocessing
+import multiprocessing.queues
 import os
 import signal
 from types import FrameType
@@ -11,6 +13,13 @@ from types import FrameType
 from doit.exceptions import InvalidTask
 
 _PR_SET_PDEATHSIG = 1
+
+
+#: Seconds between two looks whether doit is waiting, after a worker was lost.
+_PAUSE = 0.2
+
+#: Not empty once this process has forked a worker (programs that it starts do not count).
+_forks: list[bool] = []
 
 
 class Interrupted(SystemExit):
@@ -29,12 +38,17 @@ def install() -> None:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGCHLD, _child_changed)
     parent = os.getpid()
-    os.register_at_fork(after_in_child=lambda: _in_child(parent))
+    os.register_at_fork(
+        # Before: a worker may die before the fork's other hooks have run.
+        before=lambda: _forks.append(True) if not _forks else None,
+        after_in_child=lambda: _in_child(parent),
+    )
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not tear the exit
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # doit ends its workers now
+    _insist(Interrupted(128 + number))
     raise Interrupted(128 + number)
 
 
@@ -49,13 +63,39 @@ def _in_child(root: int) -> None:
 
 
 def _child_changed(number: int, frame: FrameType | None) -> None:
-    try:
-        dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
+    """End the run if a worker was killed; other children are their owners' business."""
+    if not _forks:
         return
-    if dead is None or dead.si_code not in (os.CLD_KILLED, os.CLD_DUMPED):
-        return
-    workers = {p.pid for p in multiprocessing.process._children}  # type: ignore[attr-defined]
-    if dead.si_pid in workers:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        raise WorkerLost(f"a worker process was ended by signal {dead.si_status}")
+    for pid in _children():
+        try:
+            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            continue
+        if state is not None and state.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _insist(WorkerLost(f"a worker process was ended by signal {state.si_status}"))
+            return
+
+
+def _insist(error: BaseException) -> None:
+    """Raise ``error`` as soon as doit waits for a worker's answer.
+
+    Anywhere else it could be swallowed: Python ignores what is raised in a fork's hooks.
+    """
+    signal.signal(signal.SIGALRM, functools.partial(_raise_in_wait, error))
+    signal.setitimer(signal.ITIMER_REAL, _PAUSE, _PAUSE)
+
+
+def _raise_in_wait(error: BaseException, number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code is multiprocessing.queues.Queue.get.__code__:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise error
+        frame = frame.f_back
+
+
+def _children() -> list[int]:
+    """Direct children of this process; with workers, it starts nothing else itself."""
+    main = os.getpid()
+    with open(f"/proc/{main}/task/{main}/children", encoding="ascii") as stream:
+        return [int(pid) for pid in stream.read().split()]

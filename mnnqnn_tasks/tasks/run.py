@@ -55,6 +55,7 @@ def finish(*, clean: bool, only: int | None = None) -> None:
         only: do nothing in another process than this one.
     """
     if only in (None, os.getpid()):
+        signals.calm()
         for place in session.current().places.values():
             place.lock.release(clean=clean)
 

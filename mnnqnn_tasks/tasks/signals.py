@@ -52,6 +52,11 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise Interrupted(128 + number)
 
 
+def calm() -> None:
+    """Stop insisting: the run is over."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _in_child(root: int) -> None:
     """A worker, or what it forks: dies with its parent, leaves Ctrl-C to the main process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

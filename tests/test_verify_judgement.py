@@ -128,7 +128,10 @@ def test_the_worst_probe_counts_and_a_judged_one_before_an_unjudged() -> None:
     bad = judge_output("t1", "x", WANT, clipped(3), miss, inside, 1)
     none = judge_output("t1", "x", np.zeros(3), np.zeros(3), miss, inside, None)
     assert worst([good, bad, none]) is bad
-    assert worst([none, good]) is good
+    told = worst([none, good])
+    assert told.found is good.found and told.status == "passed"
+    assert told.why == "set aside: all CPU values are zero"  # nothing is passed over in silence
+    assert worst([good, good]) is good
     assert worst([none]) is none
 
 

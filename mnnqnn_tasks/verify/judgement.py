@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from mnnqnn_tasks.verify.metrics import Array, Comparison, compare
 from mnnqnn_tasks.verify.report import OutputResult, judge
@@ -75,10 +76,19 @@ def judge_logits(
 
 
 def worst(results: Iterable[OutputResult]) -> OutputResult:
-    """The result that counts among several of one output: a failure before all else."""
+    """The result that counts among several of one output: a failure before all else.
+
+    What another input could not decide is told with a result that passed.
+    """
+    results = list(results)
 
     def rank(result: OutputResult) -> tuple[int, float]:
         snr = result.found.snr_db
         return _ORDER[result.status], -math.inf if math.isnan(snr) else snr
 
-    return min(results, key=rank)
+    chosen = min(results, key=rank)
+    aside = [r.why for r in results if r.status == "not exercised" and r.why]
+    if chosen.status == "passed" and aside:
+        notes = [*([chosen.why] if chosen.why else []), *(f"set aside: {why}" for why in aside)]
+        return replace(chosen, why="; ".join(notes))
+    return chosen

@@ -53,11 +53,13 @@ def _notes(report: Report) -> Iterator[str]:
                 "the CPU's most likely token"
             )
     for g in report.graphs:
-        for e in g.excursions:
+        if g.excursions:
+            e = max(g.excursions, key=lambda e: e.fraction)
             yield (
-                f"{g.graph}: {e.count} values ({e.fraction:.2%}) of {e.tensor} lie outside "
-                f"its calibrated range {e.low:.5g}..{e.high:.5g} "
-                f"(they reach {e.reached_low:.5g}..{e.reached_high:.5g})"
+                f"{g.graph}: the sample leaves the calibrated ranges of {len(g.excursions)} "
+                f"tensors, most with {e.count} values ({e.fraction:.2%}) of {e.tensor}: "
+                f"{e.reached_low:.5g}..{e.reached_high:.5g} "
+                f"for {e.low:.5g}..{e.high:.5g}; all are in the JSON report"
             )
     if report.prompt:
         p = report.prompt

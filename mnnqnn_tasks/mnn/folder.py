@@ -6,7 +6,6 @@ what the model is.  Names and defaults are those of ``llmconfig.hpp`` in MNN's L
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mnnqnn_tasks.errors import ModelFileError
+from mnnqnn_tasks.mnn.configs import EXPORT_AGAIN, load_config, trouble
 
 #: Keys of config.json that name files end in one of these.
 _FILE_KEYS = ("_file", "_model", "_weight", "_weight_file")
@@ -21,8 +21,6 @@ _FILE_KEYS = ("_file", "_model", "_weight", "_weight_file")
 _PATTERNS = ("tokenizer*", "embeddings*", "context.json")
 #: Keys of llm_config.json that must be positive integers.
 _SIZES = ("hidden_size", "layer_nums")
-
-_EXPORT_AGAIN = "copy the whole model folder, or export the model again with MNN's exporter"
 
 
 @dataclass(frozen=True)
@@ -45,31 +43,10 @@ class ModelFolder:
     weight: str
     files: tuple[str, ...]
 
-
-def _load_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise ModelFileError(
-            "cannot read the model's configuration",
-            where=str(path),
-            why=error.strerror,
-            todo=_EXPORT_AGAIN,
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(
-            "the model's configuration is not valid JSON",
-            where=str(path),
-            why=str(error),
-            todo=_EXPORT_AGAIN,
-        ) from error
-    if not isinstance(value, dict):
-        raise ModelFileError(
-            "the model's configuration is not a JSON object",
-            where=str(path),
-            todo=_EXPORT_AGAIN,
-        )
-    return value
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Both configs as MNN merges them: ``llm_config.json`` wins."""
+        return self.config | self.llm_config
 
 
 def _inside(where: Path, key: str, name: object) -> str:
@@ -95,8 +72,37 @@ def _check_sizes(path: Path, llm_config: dict[str, Any]) -> None:
                 why=f"{key} is missing"
                 if value is None
                 else f"{key} is {value!r}, not a positive integer",
-                todo=_EXPORT_AGAIN,
+                todo=EXPORT_AGAIN,
             )
+
+
+def _check_file(path: Path, use: str) -> None:
+    """Refuse what is no regular file.
+
+    Args:
+        use: who wants the file, for the message.
+    """
+    if not os.path.lexists(path):
+        raise ModelFileError(
+            "a file of the model is missing", where=str(path), why=use, todo=EXPORT_AGAIN
+        )
+    why = trouble(path)
+    if why is not None:
+        raise ModelFileError(
+            "a file of the model cannot be used",
+            where=str(path),
+            why=f"{why}; {use}",
+            todo=f"put the file there; {EXPORT_AGAIN}",
+        )
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a file that no config names may be one of the model's."""
+    try:
+        path.name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False  # a name that no JSON file can hold is none that MNN's exporter gave
+    return os.path.isfile(path)
 
 
 def _also_named(path: Path, values: Iterable[object]) -> set[str]:
@@ -126,9 +132,9 @@ def open_folder(model_dir: str | os.PathLike[str]) -> ModelFolder:
             todo="check the path of the model in the pipeline",
         )
     config_path = path / "config.json"
-    config = _load_json(config_path) if config_path.exists() else {}
+    config = load_config(config_path) if os.path.lexists(config_path) else {}
     llm_name = _inside(config_path, "llm_config", config.get("llm_config", "llm_config.json"))
-    llm_config = _load_json(path / llm_name)
+    llm_config = load_config(path / llm_name)
     _check_sizes(path / llm_name, llm_config)
     named = {
         key: _inside(path / source, key, value)
@@ -138,19 +144,15 @@ def open_folder(model_dir: str | os.PathLike[str]) -> ModelFolder:
     }
     model = named.setdefault("llm_model", "llm.mnn")
     weight = named.pop("llm_weight", "llm.mnn.weight")
+    if os.path.lexists(path / weight):  # whether it is needed, the model's ops say
+        _check_file(path / weight, "it should be the model's weight file")
     for key, name in named.items():
-        if not (path / name).is_file():
-            raise ModelFileError(
-                "a file of the model is missing",
-                where=str(path / name),
-                why=f"{key} of the model's configuration names it",
-                todo=_EXPORT_AGAIN,
-            )
+        _check_file(path / name, f"{key} of the model's configuration names it")
     found = {llm_name, *named.values()}
-    found |= {name for name in ("config.json", weight) if (path / name).is_file()}
-    found |= {item.name for pattern in _PATTERNS for item in path.glob(pattern) if item.is_file()}
+    found |= {name for name in ("config.json", weight) if os.path.isfile(path / name)}
+    found |= {item.name for pattern in _PATTERNS for item in path.glob(pattern) if _is_plain(item)}
     found |= _also_named(path, [*config.values(), *llm_config.values()])
     # MNN looks for the weights of every further module beside it, under this name.
     further = (f"{name}.weight" for name in found - {model} if name.endswith(".mnn"))
-    found |= {name for name in further if (path / name).is_file()}
+    found |= {name for name in further if os.path.isfile(path / name)}
     return ModelFolder(path, config, llm_config, model, weight, tuple(sorted(found)))

@@ -34,6 +34,21 @@ _DISK_ERRNO = {
 }
 
 
+_MAKE_ROOM = "free space or correct the folder, then run again; what was built is kept"
+
+
+def _cause(path: Path, error: OSError) -> tuple[str, str]:
+    """Why ``path`` could not be written, and what to do about it."""
+    if error.errno == errno.EISDIR and os.path.isdir(path):
+        return "a folder lies where the file belongs", "delete or move that folder, then run again"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        for parent in path.parents:
+            if os.path.lexists(parent) and not os.path.isdir(parent):
+                todo = "delete or move it, then run again"
+                return f"{parent}, which is no folder, lies where a folder belongs", todo
+    return _DISK_ERRNO.get(error.errno or 0, str(error)), _MAKE_ROOM
+
+
 @contextlib.contextmanager
 def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn an ``OSError`` of a write to ``path`` into a `DiskError`.
@@ -44,12 +59,8 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(
-            "cannot write",
-            where=str(path),
-            why=_DISK_ERRNO.get(error.errno or 0, str(error)),
-            todo="free space or correct the folder, then run again; what was built is kept",
-        ) from error
+        why, todo = _cause(Path(path), error)
+        raise DiskError("cannot write", where=str(path), why=why, todo=todo) from error
 
 
 @contextlib.contextmanager
@@ -147,4 +158,9 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
                 while chunk := src.read(_CHUNK):
                     dst.write(chunk)
             return
-        os.replace(temp, goal)
+        try:
+            os.replace(temp, goal)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+            raise

@@ -175,6 +175,36 @@ def test_full_disk(project: Project) -> None:
     assert project.tree() == before
 
 
+def _journal_is_a_folder(project: Project) -> dict[str, Any]:
+    path = project.root / "build" / ".mnnqnn" / "tasks.jsonl"
+    path.unlink()
+    path.mkdir()
+    return {}
+
+
+def _journal_meets_a_full_disk(project: Project) -> dict[str, Any]:
+    """Dead lines make the journal the largest file, so that it alone meets the limit."""
+    import resource
+
+    path = project.root / "build" / ".mnnqnn" / "tasks.jsonl"
+    line = b'["x:y", null]\n'
+    path.write_bytes(line * (2_000_000 // len(line)))
+    limit = path.stat().st_size + 6_000  # some tasks fit
+    return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}
+
+
+@pytest.mark.parametrize("damage", [_journal_is_a_folder, _journal_meets_a_full_disk])
+def test_a_journal_that_cannot_be_written_ends_the_run(project: Project, damage: Any) -> None:
+    before = project.tree()
+    options = damage(project)
+    result = project.doit("-n", "2", "export_qnn", **options)
+    assert result.code not in (0, None)
+    assert "Traceback" not in result.text and "Exception ignored" not in result.text
+    assert "was ended by signal" not in result.text
+    assert result.text.count("tasks.jsonl: cannot write") == 1, result.text
+    assert project.tree() == before
+
+
 def test_missing_wheel(project: Project, tmp_path: Path) -> None:
     """A search path without the MNN wheel, as in a half-made environment."""
     result = project.doit("export_qnn", env={"MNNQNN_TEST_HIDE": "MNN", **_hiding(tmp_path)})

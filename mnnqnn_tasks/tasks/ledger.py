@@ -13,7 +13,7 @@ from typing import Any
 from doit.exceptions import InvalidTask
 
 from mnnqnn_tasks.errors import DiskError
-from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks import session, signals
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 
 #: doit's key for the list of file dependencies; it stores this one last.
@@ -68,10 +68,12 @@ class Ledger:
     def _write(self, task_id: str) -> None:
         journal, _ = self._at(task_id)
         self._touched.add(journal)
-        self._dirty.discard(task_id)
+        self._dirty.discard(task_id)  # also if it fails: once is enough to say so
         try:
             journal.save(task_id)
         except DiskError as error:
+            if session.current().running:
+                signals.workers_end()
             raise InvalidTask(str(error)) from None  # doit ends the run with the message
 
     def in_(self, task_id: str) -> bool:

@@ -8,15 +8,22 @@ import multiprocessing
 import multiprocessing.queues
 import os
 import signal
+import time
 from types import FrameType
 
 from doit.exceptions import InvalidTask
 
 _PR_SET_PDEATHSIG = 1
-
+_PR_SET_CHILD_SUBREAPER = 36
 
 #: Seconds between two looks whether doit is waiting, after a worker was lost.
 _PAUSE = 0.2
+
+#: How long the workers of an interrupted run, and what they started, may take to end.
+_GRACE = 3.0
+
+#: Loaded early: a signal handler should do as little as it can.
+_libc = ctypes.CDLL(None)
 
 #: Not empty once this process has forked a worker (programs that it starts do not count).
 _forks: list[bool] = []
@@ -47,9 +54,26 @@ def install() -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not tear the exit
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # doit ends its workers now
+    workers_end()
     _insist(Interrupted(128 + number))
     raise Interrupted(128 + number)
+
+
+def workers_end() -> None:
+    """The run is about to fail, and doit ends its workers: no news if they die."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # What the workers started becomes ours, so that `workers_gone` sees it.
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def workers_gone() -> bool:
+    """Wait a little until this process has no living child; whether that came true."""
+    deadline = time.monotonic() + _GRACE
+    while any(_status(pid) is None for pid in _children()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def calm() -> None:
@@ -62,7 +86,7 @@ def _in_child(root: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1 and root != 1:
         os._exit(1)  # the parent was gone before the kernel knew of the wish
 
@@ -72,14 +96,23 @@ def _child_changed(number: int, frame: FrameType | None) -> None:
     if not _forks:
         return
     for pid in _children():
-        try:
-            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            continue
-        if state is not None and state.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _insist(WorkerLost(f"a worker process was ended by signal {state.si_status}"))
+        state = _status(pid)
+        if isinstance(state, int):
+            workers_end()
+            _insist(WorkerLost(f"a worker process was ended by signal {state}"))
             return
+
+
+def _status(pid: int) -> int | str | None:
+    """The signal that ended a child, ``"exited"``, or ``None`` while it lives."""
+    try:
+        state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return "exited"
+    if state is None:
+        return None
+    killed = state.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+    return int(state.si_status) if killed else "exited"
 
 
 def _insist(error: BaseException) -> None:
@@ -100,7 +133,17 @@ def _raise_in_wait(error: BaseException, number: int, frame: FrameType | None) -
 
 
 def _children() -> list[int]:
-    """Direct children of this process; with workers, it starts nothing else itself."""
+    """Direct children of this process; with workers, it starts nothing else itself.
+
+    Read as bytes and by system calls: a signal handler may stand in the middle of an
+    import, and a text file imports its codec.
+    """
     main = os.getpid()
-    with open(f"/proc/{main}/task/{main}/children", encoding="ascii") as stream:
-        return [int(pid) for pid in stream.read().split()]
+    fd = os.open(b"/proc/%d/task/%d/children" % (main, main), os.O_RDONLY | os.O_CLOEXEC)
+    text = b""
+    try:
+        while part := os.read(fd, 1 << 16):
+            text += part
+    finally:
+        os.close(fd)
+    return [int(pid) for pid in text.split()]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from tasks_project import Project, exported
+from tasks_project import REPO, Project, exported
 
 from mnnqnn_tasks.files import TEMP_PREFIX
 
@@ -67,6 +69,19 @@ def test_kill_at_random_moments(tmp_path: Path, wanted: dict[str, bytes]) -> Non
     assert project.doit("export_qnn").ran == set()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_sweeps_before_it_ends(tmp_path: Path, number: int) -> None:
+    project = Project.create(tmp_path / "p")
+    with project.start("export_qnn") as run:
+        while run.poll() is None and not list(project.build.glob(f"ops/{TEMP_PREFIX}*")):
+            time.sleep(0.005)
+        run.send_signal(number)
+        text, _ = run.communicate(timeout=60)
+    assert run.returncode == 128 + number, text
+    assert "Traceback" not in text
+    assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
+
+
 def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "p")
     done: set[str] = set()
@@ -97,3 +112,50 @@ def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     assert "worker process was ended by signal 9" in text
     assert "Traceback" not in text
     assert project.doit("export_qnn").code == 0
+
+
+_HANDLER = """
+import sys
+from mnnqnn_tasks.tasks import signals
+sys.modules.pop("encodings.ascii", None)
+before = set(sys.modules)
+signals._forks.append(True)
+signals._child_changed(0, None)
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_signal_handler_imports_nothing() -> None:
+    """It may run in the middle of an import, which must not be entered again."""
+    run = [sys.executable, "-c", _HANDLER]
+    out = subprocess.run(run, cwd=REPO, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""
+
+
+_FAILING_SAVE = """
+import multiprocessing, os, queue, sys, time
+from doit.exceptions import InvalidTask
+from mnnqnn_tasks.tasks import ledger, session, signals
+os.chdir(sys.argv[1])
+os.mkdir("journal")
+session.current().running = True
+signals.install()
+worker = multiprocessing.Process(target=time.sleep, args=(60,))
+worker.start()
+book = ledger.Ledger("journal")
+try:
+    book.set("a", "deps:", [])
+except InvalidTask as error:
+    print("said" if "cannot write" in str(error) else error)
+worker.terminate()
+try:
+    multiprocessing.Queue().get(timeout=1)
+except queue.Empty:
+    print("quiet")
+"""
+
+
+def test_workers_that_doit_ends_are_no_news(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", _FAILING_SAVE, str(tmp_path)]
+    out = subprocess.run(run, cwd=REPO, capture_output=True, text=True)
+    assert out.stdout.split() == ["said", "quiet"], out.stderr

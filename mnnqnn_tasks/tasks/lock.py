@@ -27,6 +27,11 @@ class FolderLock:
         self.path = path
         self._fd: int | None = None
 
+    @property
+    def held(self) -> bool:
+        """Whether this process has the lock."""
+        return self._fd is not None
+
     def acquire(self) -> bool:
         """Take the lock.
 

@@ -12,6 +12,7 @@ from mnnqnn_tasks.errors import MnnqnnError, StaleInputError
 from mnnqnn_tasks.tasks import session, signals
 from mnnqnn_tasks.tasks.checks import model_unchanged
 from mnnqnn_tasks.tasks.lock import sweep
+from mnnqnn_tasks.tasks.session import Place
 
 #: Commands that neither make nor forget anything.
 _READ_ONLY = frozenset({"list", "info", "help", "dumpdb", "why", "tabcompletion"})
@@ -33,8 +34,7 @@ def begin(command: Any) -> bool:
     here = session.current()
     for place in here.places.values():
         if place.lock.acquire():
-            for folder in {place.build_dir, *_dist_folders(place.build_dir)}:
-                sweep(folder)
+            _sweep(place)
     atexit.register(finish, clean=not executes, only=os.getpid())
     if executes:
         here.running = True
@@ -42,22 +42,29 @@ def begin(command: Any) -> bool:
     return executes
 
 
-def _dist_folders(build_dir: Path) -> set[Path]:
+def _sweep(place: Place) -> None:
     jobs = session.current().jobs.values()
-    return {Path(j.layout.dist) for j in jobs if j.pipeline.build_dir == build_dir}
+    dist = {Path(job.layout.dist) for job in jobs if job.place is place}
+    for folder in {place.build_dir, *dist}:
+        sweep(folder)
 
 
 def finish(*, clean: bool, only: int | None = None) -> None:
     """Give the locks back.
 
     Args:
-        clean: the run ended by itself, so there is nothing to sweep.
+        clean: the run ended by itself, so there is nothing to sweep; else that is done
+            now, and again by the next run if something still lives that may write.
         only: do nothing in another process than this one.
     """
     if only in (None, os.getpid()):
         signals.calm()
-        for place in session.current().places.values():
-            place.lock.release(clean=clean)
+        held = [place for place in session.current().places.values() if place.lock.held]
+        gone = clean or not held or signals.workers_gone()
+        for place in held:
+            if not clean:
+                _sweep(place)
+            place.lock.release(clean=gone)
 
 
 def interrupted() -> bool:

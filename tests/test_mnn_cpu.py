@@ -60,6 +60,17 @@ def test_forward_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     assert logits.std() > 0.01
 
 
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/nonutf\xff\xe9"))
+    shutil.copytree(BUNDLED, folder)
+    inputs.write_inputs(BUNDLED, 16, tmp_path / "input.mnn")
+    for place, name in ((BUNDLED, "a.mnn"), (folder, "b.mnn")):
+        forward(place, tmp_path / "input.mnn", tmp_path / name)
+    assert (tmp_path / "a.mnn").read_bytes() == (tmp_path / "b.mnn").read_bytes()
+    with pytest.raises(ModelFileError), CpuWorker() as process:
+        process.run(folder / "gone.mnn", None, given(BUNDLED, 2), ["logits"])
+
+
 @pytest.mark.parametrize("folder", MODELS, ids=lambda p: p.name)
 def test_threads_do_not_matter(folder: Path) -> None:
     results = []

@@ -21,7 +21,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -66,6 +66,31 @@ def _import_mnn() -> Any:
     return MNN
 
 
+def _name_for_mnn(path: str, opened: list[BinaryIO]) -> str:
+    """A name of the file at ``path`` that MNN's bindings take: they insist on UTF-8.
+
+    Another path goes by the number of the open file, which holds as long as it is open.
+
+    Args:
+        opened: takes the file if one was opened.
+    """
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        try:
+            stream = open(path, "rb")  # noqa: SIM115  MNN reads it later
+        except OSError as error:
+            raise _Refused(
+                "ModelFileError",
+                "cannot read a file of the model",
+                error.strerror or str(error),
+                "check the path of the model folder in the pipeline",
+            ) from error
+        opened.append(stream)
+        return f"/proc/self/fd/{stream.fileno()}"
+    return path
+
+
 class _Runner:
     """Runs modules; the last one stays loaded."""
 
@@ -88,11 +113,13 @@ class _Runner:
             "memory": "normal",
         }
         runtime = self.mnn.nn.create_runtime_manager((config,))
+        opened: list[BinaryIO] = []
         if request["weight"] is not None:
-            runtime.set_external(request["weight"])
+            runtime.set_external(_name_for_mnn(request["weight"], opened))
+        model = _name_for_mnn(request["model"], opened)
         try:
             module = self.mnn.nn.load_module_from_file(
-                request["model"], inputs, outputs, runtime_manager=runtime
+                model, inputs, outputs, runtime_manager=runtime
             )
         except Exception as error:  # MNN's bindings raise whatever they like
             raise _Refused(
@@ -101,8 +128,8 @@ class _Runner:
                 f"{error.__cause__ or error}; from {', '.join(inputs)} to {', '.join(outputs[:4])}",
                 "check that these tensors of the model depend on each other",
             ) from error
-        # The runtime must outlive the module.
-        self.key, self.module = key, (module, runtime)
+        # The runtime must outlive the module, and the names of open files, both.
+        self.key, self.module = key, (module, runtime, opened)
         return self.module
 
     def variable(self, path: Path, layout: str) -> Any:
@@ -167,7 +194,7 @@ class _Runner:
                 "no inputs or no outputs were named",
                 "name at least one of each",
             )
-        module, _ = self.load(request, inputs, request["outputs"])
+        module, *_ = self.load(request, inputs, request["outputs"])
         variables = [
             self.variable(folder / item["file"], item["format"]) for item in request["inputs"]
         ]

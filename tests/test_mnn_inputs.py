@@ -145,6 +145,7 @@ def net_with(*inputs: tuple[str, list[int], str]) -> Table:
 
 CONFIG: dict[str, Any] = {"hidden_size": 4, "attention_mask": "float"}
 MASK = ("attention_mask", [1, 1, -1, -1], "DT_FLOAT")
+WHOLE_MASK = ("attention_mask", [1, 1, -1, -1], "DT_INT32")
 
 
 def made(name: str, net: Table, seq: int, **config: Any) -> np.ndarray[Any, Any]:
@@ -155,10 +156,10 @@ def test_masks() -> None:
     lowest = np.finfo(np.float32).min
     causal = made("attention_mask", net_with(MASK), 3)
     assert causal[0, 0].tolist() == [[0, lowest, lowest], [0, 0, lowest], [0, 0, 0]]
-    whole = made("attention_mask", net_with(MASK), 2, attention_mask="int")
+    whole = made("attention_mask", net_with(WHOLE_MASK), 2, attention_mask="int")
     assert whole.dtype == np.int32
     assert whole[0, 0].tolist() == [[1, 0], [1, 1]]
-    glm2 = made("attention_mask", net_with(MASK), 2, attention_mask="glm2")
+    glm2 = made("attention_mask", net_with(WHOLE_MASK), 2, attention_mask="glm2")
     assert glm2[0, 0].tolist() == [[0, 1], [0, 0]]
     mix = made("attention_mask", net_with(MASK), 3, attention_type="mix", sliding_window=2)
     assert mix.shape == (2, 1, 1, 3, 3)
@@ -168,6 +169,24 @@ def test_masks() -> None:
         [True, True, False],
         [False, True, True],
     ]
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind", "words"),
+    [
+        (MASK, "int", 'set "attention_mask": "float" in llm_config.json'),
+        (MASK, None, 'set "attention_mask": "float" in llm_config.json'),
+        (WHOLE_MASK, "float", 'set "attention_mask": "int" or "glm2" in llm_config.json'),
+    ],
+)
+def test_a_mask_of_another_type_is_the_config_s_fault(
+    mask: tuple[str, list[int], str], kind: str | None, words: str
+) -> None:
+    config = {"hidden_size": 4} if kind is None else {"hidden_size": 4, "attention_mask": kind}
+    with pytest.raises(ModelFileError) as caught:
+        make_samples(config, net_with(mask), 2)
+    assert caught.value.where == "llm_config.json: attention_mask"
+    assert caught.value.todo == words
 
 
 def test_positions_on_several_axes() -> None:

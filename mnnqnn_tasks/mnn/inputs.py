@@ -23,6 +23,9 @@ from mnnqnn_tasks.mnn.samples import Sample
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.mnn.tokenizer import Tokenizer, open_tokenizer
 
+#: Where the kind of a model is described.
+CONFIG_FILE = "llm_config.json"
+
 #: What the sample says: every letter, in the register that calibration texts have.
 TEXT = "the quick brown fox jumps over the lazy dog"
 
@@ -128,8 +131,31 @@ def _causal(seq: int, window: int | None = None) -> npt.NDArray[np.bool_]:
     return allowed if window is None else allowed & (key > query - window)
 
 
+#: What MNN's runtime makes of each kind of mask; a model with another input crashes it.
+_MASK_TYPES = {"float": "DT_FLOAT", "int": "DT_INT32", "glm2": "DT_INT32"}
+
+
+def _check_mask(item: _Request, kind: object) -> None:
+    made = _MASK_TYPES.get(str(kind), item.dtype)
+    if made != item.dtype:
+        fitting = [f'"{name}"' for name, dtype in _MASK_TYPES.items() if dtype == item.dtype]
+        said = (
+            f"it is {kind!r}" if "attention_mask" in item.config else f"without it {kind!r} holds"
+        )
+        raise ModelFileError(
+            "attention_mask contradicts the model",
+            where=f"{CONFIG_FILE}: attention_mask",
+            why=f"{said}, for which MNN's runtime makes a mask of {made}; "
+            f"the model's input attention_mask is {item.dtype}",
+            todo=f'set "attention_mask": {" or ".join(fitting)} in {CONFIG_FILE}'
+            if fitting
+            else "export the model again",
+        )
+
+
 def _mask(item: _Request) -> Sample:
     kind = item.config.get("attention_mask", "int")
+    _check_mask(item, kind)
     seq = item.seq
     if kind == "float":
         if len(item.dims) == 5 or item.config.get("attention_type") == "mix":
@@ -193,7 +219,7 @@ def make_samples(
     """The inputs of one pass over ``seq`` tokens, by name, in MNN's order.
 
     Args:
-        config: ``llm_config.json``.
+        config: ``llm_config.json``, or both configs merged.
         net: the model; its Input ops say which inputs there are.
         rows: gives the embeddings, float32 [count, hidden], of a number of tokens;
             pseudo-random ones if ``None``.
@@ -227,6 +253,23 @@ def make_inputs(
     return samples.to_table(make_samples(llm_config, net, shape, rows))
 
 
+def folder_samples(
+    folder: ModelFolder,
+    net: Table,
+    seq: int,
+    rows: Callable[[int], npt.NDArray[np.float32]] | None = None,
+) -> dict[str, Sample]:
+    """`make_samples` for the model in ``folder``, whose errors name the file at fault."""
+    try:
+        return make_samples(folder.settings, net, seq, rows)
+    except ModelFileError as error:
+        if error.where is None:
+            error.where = str(folder.path / folder.model)
+        elif error.where.startswith(CONFIG_FILE):
+            error.where = str(folder.path / error.where)
+        raise
+
+
 def token_samples(folder: ModelFolder, net: Table, tokens: Sequence[int]) -> dict[str, Sample]:
     """The inputs of one pass over ``tokens``.
 
@@ -237,7 +280,7 @@ def token_samples(folder: ModelFolder, net: Table, tokens: Sequence[int]) -> dic
     embedding = open_embedding(folder)
     if embedding is None:
         raise ModelFileError("the model has no embeddings", where=str(folder.path))
-    made = make_samples(folder.llm_config, net, len(tokens), lambda _: embedding.rows(tokens))
+    made = folder_samples(folder, net, len(tokens), lambda _: embedding.rows(tokens))
     if "logits_index" in made:
         made["logits_index"] = Sample(np.array([0], np.int32), "NHWC")
     return made
@@ -253,8 +296,7 @@ def write_inputs(
         DiskError: when the file system refuses.
     """
     folder = open_folder(model_dir)
-    model = folder.path / folder.model
-    net = reader.read(model)
+    net = reader.read(folder.path / folder.model)
     embedding = open_embedding(folder)
     rows = None
     if embedding is not None:
@@ -262,9 +304,4 @@ def write_inputs(
         def rows(count: int) -> npt.NDArray[np.float32]:
             return embedding.rows(sample_tokens(folder, embedding, count))
 
-    try:
-        made = make_samples(folder.llm_config, net, shape, rows)
-    except ModelFileError as error:
-        error.where = error.where or str(model)
-        raise
-    samples.write(path, made)
+    samples.write(path, folder_samples(folder, net, shape, rows))

@@ -144,13 +144,17 @@ def test_refused_op_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "a.bin").exists()
 
 
-@pytest.mark.parametrize("damage", ["missing", "short"])
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
 def test_damaged_blob_store(tmp_path: Path, damage: str) -> None:
     graph = matmul("graph0", 1, Weights(64, 64), tmp_path / "blobs")
     net = save(tmp_path, graph)
     (blob,) = graph.blobs()
     path = tmp_path / "blobs" / blob.sha256
-    path.unlink() if damage == "missing" else path.write_bytes(b"abc")
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(b"abc" if damage == "short" else data)
     with pytest.raises(QnnError, match=blob.sha256):
         run.link([net], tmp_path / "blobs", TARGET, tmp_path / "a.bin")
 

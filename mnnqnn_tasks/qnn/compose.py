@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,12 +30,24 @@ class Composed:
     keep: Keep = field(default_factory=list)
 
 
+#: Digests by file.  The graphs of one binary share most blobs, and the process lives for
+#: one binary.
+_DIGESTS: dict[Path, str] = {}
+
+
+def _sha256(path: Path, memory: mmap.mmap) -> str:
+    if path not in _DIGESTS:
+        _DIGESTS[path] = hashlib.sha256(memory).hexdigest()
+    return _DIGESTS[path]
+
+
 @contextlib.contextmanager
 def mapped(blobs: Path, blob: Blob) -> Iterator[int]:
     """Address of a blob's bytes, mapped from the store while the block runs.
 
     Raises:
-        QnnError: the blob is missing from the store or has another size.
+        QnnError: the blob is missing from the store, or its bytes are not those of its
+            name.
     """
     path = blobs / blob.sha256
     try:
@@ -54,6 +67,13 @@ def mapped(blobs: Path, blob: Blob) -> Iterator[int]:
                 "a static tensor's bytes have another size than its graph says",
                 where=str(path),
                 why=f"{len(memory)} bytes, not {blob.size}",
+            )
+        if _sha256(path, memory) != blob.sha256:
+            raise QnnError(
+                "a static tensor's bytes are not those that were translated",
+                where=str(path),
+                why="their SHA-256 is not the file's name: the disk or somebody changed them",
+                todo="delete the file and run again; translate writes it anew",
             )
         view = ctypes.c_char.from_buffer(memory)
         address = ctypes.addressof(view)

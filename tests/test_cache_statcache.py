@@ -171,3 +171,14 @@ def test_processes_share_one_log(
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelFileError, match="cannot read"):
         DigestCache(tmp_path / "log").digest(f"{tmp_path}/{name}")
+
+
+def test_the_log_does_not_follow_a_link(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"kept")
+    (tmp_path / "log").symlink_to(foreign)
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    time.sleep(2.1)  # a younger file is not remembered
+    assert DigestCache(tmp_path / "log").digest(path) == hashlib.sha256(b"x").hexdigest()
+    assert foreign.read_bytes() == b"kept"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mnnqnn_tasks.errors import BusyError
+from mnnqnn_tasks.errors import BusyError, DiskError
 from mnnqnn_tasks.files import TEMP_PREFIX
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 from mnnqnn_tasks.tasks.lock import FolderLock, sweep
@@ -44,6 +45,32 @@ def test_any_cut_keeps_every_whole_line(tmp_path: Path) -> None:
         journal.records["new"] = {}
         journal.save("new")
         assert len(Journal(path).records) == whole + 1
+
+
+@pytest.mark.parametrize("name", ["j", "lock"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"no newline at the end")
+    path = tmp_path / "state" / name
+    path.parent.mkdir()
+    path.symlink_to(foreign)
+    with pytest.raises(DiskError, match="link"):
+        _write(path, 1) if name == "j" else FolderLock(path).acquire()
+    assert foreign.read_bytes() == b"no newline at the end"
+
+
+def test_no_waiting_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "j")
+    with pytest.raises(DiskError, match="device"):
+        _write(tmp_path / "j", 1)
+
+
+def test_only_a_line_of_ours_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(b"somebody's notes")
+    _write(path, 2)
+    assert path.read_bytes().startswith(b"somebody's notes\n[")
+    assert set(Journal(path).records) == {"t0", "t1"}
 
 
 def test_damaged_lines_are_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

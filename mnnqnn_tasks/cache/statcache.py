@@ -94,7 +94,8 @@ class DigestCache:
         line = b"\n" + _encode(name, numbers, digest)
         with contextlib.suppress(OSError):
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self._log, flags, 0o644)
             try:
                 os.write(fd, line)
             finally:

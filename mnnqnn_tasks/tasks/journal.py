@@ -11,16 +11,48 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
 
+from mnnqnn_tasks.errors import DiskError
 from mnnqnn_tasks.files import disk_errors, write_text
 
 Record = dict[str, Any]
 
+#: How every line of the journal begins.
+_BEGIN = b'["'
+
 #: Dead lines are dropped once there are this many more of them than live ones.
 _SLACK = 64
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open or create a file that only this program has a reason to write.
+
+    Raises:
+        DiskError: when it cannot be written, or a link, a pipe or a device lies in its
+            place: what is not ours is not written.
+    """
+    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    if os.path.lexists(path) and not _is_own(path) and (path.is_symlink() or not path.is_dir()):
+        raise DiskError(
+            "cannot write",
+            where=str(path),
+            why="a link or a device lies where the file belongs",
+            todo="delete it, then run again",
+        )
+    with disk_errors(path):
+        return os.open(path, flags, 0o644)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a file and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 class Journal:
@@ -34,6 +66,7 @@ class Journal:
         self._records: dict[str, Record] | None = None
         self._lines = 0
         self._torn_at: int | None = None  # where a line begins that a kill cut short
+        self._gap = b""  # what separates the next line from an end that is not ours
 
     @property
     def records(self) -> dict[str, Record]:
@@ -43,17 +76,19 @@ class Journal:
         return self._records
 
     def _load(self) -> dict[str, Record]:
+        if not _is_own(self.path):
+            return {}  # whoever writes to it finds out
         try:
             data = self.path.read_bytes()
-        except FileNotFoundError:
-            return {}
         except OSError as error:
             _warn(self.path, error.strerror or str(error))
             return {}
         records: dict[str, Record] = {}
         lines = data.split(b"\n")
-        if lines[-1]:
+        if lines[-1] and _BEGIN.startswith(lines[-1][:2]):
             self._torn_at = len(data) - len(lines[-1])
+        elif lines[-1]:
+            self._gap = b"\n"
         damaged = 0
         for line in lines[:-1]:
             try:
@@ -81,17 +116,18 @@ class Journal:
         self._lines += 1
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            fd = open_own(self.path, os.O_WRONLY | os.O_APPEND)
             try:
                 if self._torn_at is not None:
                     os.ftruncate(fd, self._torn_at)
                     self._torn_at = None
                 # One write: a kill leaves the whole line or a torn last one.
-                data = line.encode("utf-8", "surrogateescape")
+                data = self._gap + line.encode("utf-8", "surrogateescape")
                 start = os.fstat(fd).st_size
                 if os.write(fd, data) != len(data):
                     os.ftruncate(fd, start)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._gap = b""
             finally:
                 os.close(fd)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mnnqnn_tasks.errors import BusyError
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors
+from mnnqnn_tasks.tasks.journal import open_own
 
 #: How long the workers of a killed run may take to follow it, in seconds.
 _GRACE = 5.0
@@ -44,7 +45,7 @@ class FolderLock:
         """
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = open_own(self.path, os.O_RDWR)
         deadline = time.monotonic() + _GRACE
         while True:
             try:

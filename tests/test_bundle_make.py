@@ -144,7 +144,10 @@ def test_the_weight_file_comes_along_where_the_cpu_reads_it(tmp_path: Path) -> N
     assert weight == (MODEL / "llm.mnn.weight").read_bytes()
 
 
-@pytest.mark.parametrize("tied", [[4096, 0, 0, 8, 0], {"weight_offset": 4096, "quant_bit": 8}])
+TIED = {"weight_offset": 4096, "alpha_offset": 28672, "alpha_size": 1536, "quant_bit": 8}
+
+
+@pytest.mark.parametrize("tied", [[4096, 28672, 1536, 8, 0], TIED])
 def test_tied_embeddings_live_in_the_weight_file(parts: Parts, tied: object) -> None:
     path = parts.model / "llm_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_embeddings": tied}))

@@ -37,6 +37,12 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def some_input() -> Table:
+    """An Input op: a model without one is refused."""
+    main = Table("Input", {"dims": np.array([1, 1, 64], np.int32), "dtype": "DT_FLOAT"})
+    return Table("Op", {"type": "Input", "name": "input_ids", "main": main})
+
+
 def edit(path: Path, **changes: Any) -> None:
     value = json.loads(path.read_text("utf-8"))
     for key, change in changes.items():
@@ -107,7 +113,7 @@ def test_overlapping_and_repeated_ranges(model: Path) -> None:
         Table("Op", {"type": "Const", "main": Table("Blob", {"external": np.array(blob)})})
         for blob in blobs
     ]
-    write(model / "llm.mnn", Table("Net", {"oplists": ops}))
+    write(model / "llm.mnn", Table("Net", {"oplists": [some_input(), *ops]}))
     data = (model / "llm.mnn.weight").read_bytes()
     assert index_model(model).ranges == {
         (offset, size): hashlib.sha256(data[offset : offset + size]).hexdigest()
@@ -116,7 +122,8 @@ def test_overlapping_and_repeated_ranges(model: Path) -> None:
 
 
 def test_a_model_without_external_weights_needs_no_weight_file(model: Path) -> None:
-    write(model / "llm.mnn", Table("Net", {"oplists": [Table("Op", {"type": "Const"})]}))
+    ops = [some_input(), Table("Op", {"type": "Const"})]
+    write(model / "llm.mnn", Table("Net", {"oplists": ops}))
     (model / "llm.mnn.weight").unlink()
     made = index_model(model)
     assert made.weight is None
@@ -205,9 +212,10 @@ def test_names_come_from_the_config(model: Path) -> None:
 
 def test_a_folder_without_config_has_mnn_s_names(model: Path) -> None:
     (model / "config.json").unlink()
+    (model / "tokenizer.mtok").rename(model / "tokenizer.txt")
     folder = open_folder(model)
     assert (folder.model, folder.weight) == ("llm.mnn", "llm.mnn.weight")
-    assert "tokenizer.mtok" in folder.files
+    assert "tokenizer.txt" in folder.files
     assert "config.json" not in index_model(model).files
 
 

@@ -18,7 +18,11 @@ import numpy.typing as npt
 
 from mnnqnn_tasks.errors import ModelFileError
 from mnnqnn_tasks.mnn import idst
+from mnnqnn_tasks.mnn.configs import EXPORT_AGAIN
 from mnnqnn_tasks.mnn.folder import ModelFolder
+
+#: What MNN reads where no config names another file of embeddings.
+EMBEDDINGS = "embeddings_bf16.bin"
 
 Float32s = npt.NDArray[np.float32]
 
@@ -97,7 +101,7 @@ def _exactly(stream: Any, size: int, path: Path) -> bytes:
             "the embeddings are cut short",
             where=str(path),
             why=f"{size} bytes were needed, {len(data)} are left",
-            todo="copy the whole model folder, or export the model again",
+            todo=EXPORT_AGAIN,
         )
     return data
 
@@ -108,34 +112,70 @@ def open_embedding(folder: ModelFolder) -> Embedding | None:
     Raises:
         ModelFileError: when the configuration and the file contradict each other.
     """
-    hidden = int(folder.llm_config["hidden_size"])
-    tie = folder.llm_config.get("tie_embeddings")
-    name = str(folder.config.get("embedding_file", "embeddings_bf16.bin"))
-    if tie is None:
+    settings = folder.settings
+    hidden = int(settings["hidden_size"])
+    name = str(settings.get("embedding_file", EMBEDDINGS))
+    if not is_tied(settings):
         path = folder.path / name
-        if not path.is_file():
+        if not os.path.isfile(path):
             return None
-        return Embedding(path, hidden, os.stat(path).st_size // (2 * hidden), 16, False, 0, None)
+        count = _count(path, 0, os.stat(path).st_size, 16, hidden)
+        return Embedding(path, hidden, count, 16, False, 0, None)
+    tie = settings["tie_embeddings"]
     values, half_alpha = _tie_values(folder, tie)
     offset, alpha_offset, alpha_size, bits, block = values
     path = folder.path / (folder.weight if offset else name)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
+    file_size = os.stat(path).st_size
+    end = alpha_offset or (file_size if bits == 16 else 0)
+    if end <= offset:
+        raise _contradiction(folder, f"tie_embeddings is {tie}")
+    if max(end, alpha_offset + alpha_size) > file_size:
+        raise ModelFileError(
+            "the embeddings are cut short",
+            where=str(path),
+            why=f"tie_embeddings of llm_config.json says that they end at byte "
+            f"{max(end, alpha_offset + alpha_size)}; the file has {file_size}",
+            todo=EXPORT_AGAIN,
+        )
+    count = _count(path, offset, end, bits, hidden)
     if bits == 16:
-        end = alpha_offset or os.stat(path).st_size
-        return Embedding(path, hidden, (end - offset) // (2 * hidden), 16, True, offset, None)
+        return Embedding(path, hidden, count, 16, True, offset, None)
     blocks = hidden // block if block else 1
-    count = (alpha_offset - offset) * 8 // (bits * hidden)
-    if blocks < 1 or hidden % blocks or count < 1:
+    if blocks < 1 or hidden % blocks:
         raise _contradiction(folder, f"tie_embeddings is {tie}")
     with _open(path) as stream:
         stream.seek(alpha_offset)
-        raw = np.frombuffer(_exactly(stream, alpha_size, path), "<f2" if half_alpha else "<f4")
-    per_block, rest = divmod(len(raw), count * blocks)
-    if rest or per_block not in (1, 2):
-        raise _contradiction(folder, f"{len(raw)} scales for {count} rows of {blocks} blocks")
-    alpha = raw.astype(np.float32).reshape(count, blocks, per_block)
+        data = _exactly(stream, alpha_size, path)
+    kind = np.dtype("<f2" if half_alpha else "<f4")
+    numbers, odd = divmod(alpha_size, kind.itemsize)
+    per_block, rest = divmod(numbers, count * blocks)
+    if odd or rest or per_block not in (1, 2):
+        raise _contradiction(
+            folder, f"{alpha_size} bytes of scales for {count} rows of {blocks} blocks"
+        )
+    alpha = np.frombuffer(data, kind).astype(np.float32).reshape(count, blocks, per_block)
     return Embedding(path, hidden, count, bits, False, offset, alpha)
+
+
+def is_tied(settings: Mapping[str, Any]) -> bool:
+    """Whether ``tie_embeddings`` describes the embeddings: MNN ignores an empty list."""
+    return bool(settings.get("tie_embeddings", []) != [])
+
+
+def _count(path: Path, start: int, end: int, bits: int, hidden: int) -> int:
+    """How many rows lie between two byte offsets of a file."""
+    count, rest = divmod((end - start) * 8, bits * hidden)
+    if rest or not count:
+        raise ModelFileError(
+            "the embeddings are cut short or of another model",
+            where=str(path),
+            why=f"a row of {hidden} values takes {bits * hidden / 8:g} bytes; "
+            f"the {end - start} bytes there are no whole number of rows",
+            todo=EXPORT_AGAIN,
+        )
+    return count
 
 
 def _tie_values(folder: ModelFolder, tie: object) -> tuple[list[int], bool]:
@@ -158,5 +198,5 @@ def _contradiction(folder: ModelFolder, why: str) -> ModelFileError:
         "the embeddings do not fit their description in llm_config.json",
         where=str(folder.path),
         why=why,
-        todo="copy the whole model folder, or export the model again",
+        todo=EXPORT_AGAIN,
     )

@@ -16,9 +16,11 @@ from typing import Any
 
 from mnnqnn_tasks.errors import ModelFileError, StaleInputError
 from mnnqnn_tasks.files import sha256_file
+from mnnqnn_tasks.mnn.complete import check_complete
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
 from mnnqnn_tasks.mnn.params import WeightRange, check_range, net_ranges
-from mnnqnn_tasks.mnn.reader import FileData, check_ops, decode, load_file
+from mnnqnn_tasks.mnn.reader import check_ops, decode, load_file
+from mnnqnn_tasks.mnn.table import Table
 
 VERSION = 1
 _CHUNK = 4 << 20
@@ -113,8 +115,8 @@ def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
 
     Raises:
         ModelFileError: when a file is missing, cut short or not of a model, when the
-            model has an op that the schema does not know, or when an op reads past the
-            end of the weight file.
+            model has an op that the schema does not know, when an op reads past the end
+            of the weight file, or when the folder's parts do not fit (`check_complete`).
         StaleInputError: when a file changed while it was read.
     """
     folder = open_folder(model_dir)
@@ -124,7 +126,10 @@ def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
     model_path = folder.path / folder.model
     data = load_file(model_path)
     files[folder.model] = FileDigest(hashlib.sha256(data).hexdigest(), len(data))
-    spans = _spans(folder, data, stamps)
+    net = decode(data, name=str(model_path))
+    check_ops(net, str(model_path))
+    spans = _spans(folder, net, stamps)
+    check_complete(folder, net)
     try:
         for name in folder.files:
             if name == folder.weight:
@@ -152,11 +157,8 @@ def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
     return ModelIndex(folder.model, weight, dict(sorted(files.items())), ranges)
 
 
-def _spans(folder: ModelFolder, data: FileData, stamps: Mapping[str, _Stamp]) -> list[Span]:
+def _spans(folder: ModelFolder, net: Table, stamps: Mapping[str, _Stamp]) -> list[Span]:
     """The byte ranges that the model reads, each once, checked against the file."""
-    model_path = str(folder.path / folder.model)
-    net = decode(data, name=model_path)
-    check_ops(net, model_path)
     needed = list(net_ranges(net))
     if needed and folder.weight not in stamps:
         raise ModelFileError(

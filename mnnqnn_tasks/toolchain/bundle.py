@@ -24,6 +24,7 @@ from typing import Any
 
 from mnnqnn_tasks.errors import BundleError, StaleInputError
 from mnnqnn_tasks.files import canonical_json, sha256_bytes, write_bytes, write_json
+from mnnqnn_tasks.mnn.complete import embeddings_in_weight
 from mnnqnn_tasks.mnn.folder import open_folder
 from mnnqnn_tasks.mnn.index import FileDigest, ModelIndex
 from mnnqnn_tasks.mnn.params import net_ops, net_ranges
@@ -38,12 +39,6 @@ _VERSION = 1
 
 #: Keys of a model's config.json that would send MNN to another folder.
 _FOLDER_KEYS = ("base_dir", "npu_model_dir")
-
-#: Keys that the export sets and that llm_config.json must not override.
-_OURS = ("llm_model", "llm_weight", "chunk_limits", *_FOLDER_KEYS)
-
-_TOKENIZER = "tokenizer.txt"
-_EMBEDDINGS = "embeddings_bf16.bin"
 
 
 def make_bundle(
@@ -62,7 +57,8 @@ def make_bundle(
 
     Args:
         model_dir: the model folder.
-        index: ``model.json``; what is copied must have the digests that it names.
+        index: ``model.json``; what is copied must have the digests that it names.  That
+            all is there which MNN needs, was checked when it was made.
         host_model: the rewritten model with Plugin ops, becomes ``qnn/llm.mnn``.
         binaries: ``graphN.bin`` files, become ``qnn/graphN.bin``; exactly those that the
             host model's Plugin ops name.
@@ -87,13 +83,10 @@ def make_bundle(
     known = ModelIndex.from_json(json.loads(Path(index).read_text("utf-8")))
     net = read(host_model)
     _check_plugins(net, [Path(b).name for b in binaries], str(host_model))
-    settings = folder.config | folder.llm_config  # as MNN merges them
-    _check_overrides(folder.llm_config, str(folder.path))
-    reads_weight = _ops_read_weight(net) or _embeddings_in_weight(settings)
+    reads_weight = _ops_read_weight(net) or embeddings_in_weight(folder.settings)
     copied = [n for n in known.files if n not in (known.model, folder.weight, "config.json")]
     if reads_weight:
         copied.append(folder.weight)
-    _check_complete(settings, copied, str(folder.path))
     config = {key: value for key, value in folder.config.items() if key not in _FOLDER_KEYS}
     config |= {
         "llm_model": HOST_MODEL,
@@ -191,42 +184,8 @@ def _check_plugins(net: Table, binaries: Sequence[str], where: str) -> None:
         )
 
 
-def _check_overrides(llm_config: Mapping[str, Any], where: str) -> None:
-    for key in _OURS:
-        if key in llm_config:
-            raise BundleError(
-                f"llm_config.json sets {key!r}, which would override {CONFIG}",
-                where=where,
-                todo=f"move {key!r} from llm_config.json to config.json",
-            )
-
-
 def _ops_read_weight(net: Table) -> bool:
     return next(net_ranges(net), None) is not None
-
-
-def _embeddings_in_weight(settings: Mapping[str, Any]) -> bool:
-    """Whether token embeddings are read from the weight file rather than a file of their own."""
-    tied = settings.get("tie_embeddings")
-    if isinstance(tied, dict):
-        return bool(tied.get("weight_offset", 0))
-    return isinstance(tied, list) and len(tied) >= 5 and bool(tied[0])
-
-
-def _check_complete(settings: Mapping[str, Any], copied: Iterable[str], where: str) -> None:
-    """MNN cannot start without a tokenizer and embeddings."""
-    needed = {"tokenizer": settings.get("tokenizer_file", _TOKENIZER)}
-    if not _embeddings_in_weight(settings):
-        needed["embeddings"] = settings.get("embedding_file", _EMBEDDINGS)
-    present = set(copied)
-    for what, name in needed.items():
-        if name not in present:
-            raise BundleError(
-                f"the model folder has no {what}",
-                where=where,
-                why=f"MNN would read {name!r}, which is not there",
-                todo="copy the whole model folder, or export the model again",
-            )
 
 
 def _refuse_clashes(sources: Iterable[str], copied: Iterable[str]) -> None:

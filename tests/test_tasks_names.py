@@ -58,6 +58,9 @@ def _same_binary(project: Project) -> bool:
         (["forget", "modle:m"], "model:m"),
         (["pipelin=x.yaml", "export_qnn"], "pipeline=..."),
         (["verify_qnn", "mm"], "m"),
+        (["verify_qn"], "verify_qnn"),
+        (["wyh"], "why"),
+        (["forgte", "model:m"], "forget"),
     ],
     ids=" ".join,
 )
@@ -67,6 +70,14 @@ def test_mistyped_name_gets_the_nearest(tmp_path: Path, typed: list[str], meant:
     assert result.code == 3
     assert f"did you mean {meant}?" in result.text
     assert "Traceback" not in result.text
+
+
+def test_a_number_of_processes_that_runs_nothing(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "p")
+    result = project.doit("-n", "-3", "model")
+    assert result.code == 3
+    assert "-n -3" in result.text and "Traceback" not in result.text
+    assert project.doit("-n", "0", "model").ran == {"model:m"}
 
 
 def test_mistyped_name_of_a_task_that_the_cut_makes(tmp_path: Path) -> None:

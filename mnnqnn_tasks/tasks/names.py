@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from doit.cmd_base import Command
+from doit.cmd_base import Command, DoitCmdBase
 from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.spec.check import nearest
@@ -30,6 +30,23 @@ def loading_command() -> Any:
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def loading_option(name: str) -> Any:
+    """The value of an option of the command that is loading the tasks, ``None`` outside."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code is DoitCmdBase.execute.__code__:
+            return frame.f_locals["params"].get(name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _commands() -> set[str]:
+    """Names that could stand where a task's does: ``doit NAME`` runs a command or a task."""
+    command = loading_command()
+    run = command is not None and command.get_name() == "run"
+    return set(getattr(command.loader, "cmd_names", ())) if run else set()
 
 
 def unknown(name: str, known: Iterable[str], hint: str = "doit list --all") -> InvalidCommand:
@@ -59,4 +76,4 @@ def check_names(names: Iterable[str], known: Collection[str], other: Collection[
                 continue
         elif other and name.split(":")[0] not in STAGES:
             continue
-        raise unknown(name, {*known, *other})
+        raise unknown(name, {*known, *other, *_commands()})

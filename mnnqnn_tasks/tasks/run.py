@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from doit.exceptions import InvalidCommand
+
 from mnnqnn_tasks.errors import MnnqnnError, StaleInputError
-from mnnqnn_tasks.tasks import session, signals
+from mnnqnn_tasks.tasks import names, session, signals
 from mnnqnn_tasks.tasks.checks import model_unchanged
 from mnnqnn_tasks.tasks.lock import sweep
 from mnnqnn_tasks.tasks.session import Place
@@ -25,10 +27,17 @@ def begin(command: Any) -> bool:
         Whether it executes tasks.
 
     Raises:
+        InvalidCommand: when no task could ever run.
         BusyError: when another run uses a build folder.
         DiskError: when a build folder cannot be written.
     """
     executes = command is None or bool(command.execute_tasks)
+    processes = names.loading_option("num_process")
+    if executes and processes is not None and processes < 0:
+        raise InvalidCommand(
+            f"-n {processes} is no number of processes\n"
+            "  to do: -n 2 runs two tasks at once, -n 0 runs them in the main process"
+        )
     if command is not None and command.get_name() in _READ_ONLY:
         return executes
     here = session.current()

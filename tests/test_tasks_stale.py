@@ -211,6 +211,46 @@ def test_moved_project_runs_nothing(project: Project, tmp_path: Path) -> None:
     assert Project(odd).doit("export_qnn").ran == set()
 
 
+def _copied(project: Project, place: Path) -> Project:
+    shutil.copytree(project.root, place, copy_function=shutil.copyfile)
+    return Project(place)
+
+
+def test_a_copied_project_runs_nothing(project: Project, tmp_path: Path) -> None:
+    """Other times, other inodes, links turned into files: the same bytes."""
+    copy = _copied(project, tmp_path / "copy")
+    result = copy.doit("export_qnn")
+    assert result.code == 0
+    assert result.ran == set(), result.text
+
+
+def test_a_copied_project_is_read_once(project: Project, tmp_path: Path) -> None:
+    copy = _copied(project, tmp_path / "copy")
+    time.sleep(2.1)  # a file this young is not remembered, it could still change unseen
+    copy.doit("export_qnn")
+    digests = copy.root / "build" / ".mnnqnn" / "digests"
+    remembered = digests.read_bytes()
+    assert str(copy.bundle() / "qnn" / "graph0.bin").encode() in remembered
+    assert copy.doit("export_qnn").ran == set()
+    assert digests.read_bytes() == remembered  # nothing was hashed again
+
+
+def test_a_file_of_a_copied_project_that_differs_is_made_again(
+    project: Project, tmp_path: Path
+) -> None:
+    copy = _copied(project, tmp_path / "copy")
+    want = copy.tree()
+    _edit(copy.build / "targets" / "a" / "graph3.bin")
+    blob = max((copy.build / "blobs").iterdir(), key=lambda p: p.stat().st_size)
+    right = blob.read_bytes()
+    _edit(blob)
+    result = copy.doit("export_qnn")
+    assert result.code == 0
+    assert "link:m:a:graph3" in result.ran and len(result.ran_of("translate")) in (1, 2)
+    assert blob.read_bytes() == right
+    assert copy.tree() == want
+
+
 def test_model_in_fewer_pieces_leaves_no_old_binary(project: Project) -> None:
     """A model of two layers in place of one of three."""
     _drop_last_layer(project)

@@ -6,14 +6,15 @@ import importlib
 import os
 import shutil
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from doit.exceptions import TaskError, TaskFailed
 
 from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.files import disk_errors, sha256_file
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.fresh import stamp
+from mnnqnn_tasks.tasks.session import Job
 
 #: Set this variable to see Python's traceback of an unexpected error.
 DEBUG_VAR = "MNNQNN_DEBUG"
@@ -33,7 +34,7 @@ def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
         made, values = getattr(importlib.import_module(_NATIVE), stage)(**arguments)
         job = session.current().job_of(task_name)
         assert job is not None
-        return {"made": {job.path_names.shorten(p): stamp(p) for p in sorted(made)}, **values}
+        return {"made": _record(job, made, values.get("blobs", {})), **values}
     except MnnqnnError as error:
         return TaskFailed(str(error))
     except MemoryError:
@@ -42,6 +43,27 @@ def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
         )
     except Exception as error:
         return TaskError(internal_error(error))
+
+
+def _record(job: Job, made: Iterable[str], blobs: Iterable[str]) -> dict[str, Any]:
+    """Size, time and digest of the files that a task made, by their names in the journal.
+
+    Most bytes of a graph are links to blobs, whose name is their digest; these are not
+    read again.
+    """
+    known = {}
+    for digest in blobs:
+        blob = os.path.join(job.layout.blobs, digest)
+        with disk_errors(blob):
+            info = os.stat(blob)
+        known[info.st_dev, info.st_ino] = digest
+    record = {}
+    for path in sorted(made):
+        with disk_errors(path):
+            info = os.stat(path)
+            digest = known.get((info.st_dev, info.st_ino)) or sha256_file(path)
+        record[job.path_names.shorten(path)] = [info.st_size, info.st_mtime_ns, digest]
+    return record
 
 
 def internal_error(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.fresh import Check, stamp
+from mnnqnn_tasks.tasks.fresh import Check, difference
 from mnnqnn_tasks.tasks.layout import files_under
 from mnnqnn_tasks.tasks.session import Job
 
@@ -40,9 +40,11 @@ def blobs_present(job: Job) -> Check:
 
     def check(values: Mapping[str, Any]) -> str | None:
         for digest, was in values.get("blobs", {}).items():
-            now = stamp(os.path.join(job.layout.blobs, digest))
-            if now != was:
-                return f"blob {digest[:12]} " + ("is missing" if now is None else "was altered")
+            differs = difference(
+                os.path.join(job.layout.blobs, digest), [*was[:2], digest] if was else None
+            )
+            if differs:
+                return f"blob {digest[:12]} {differs}"
         return None
 
     return check

@@ -20,6 +20,7 @@ from mnnqnn_tasks.tasks.journal import PathNames
 #: Where a task's values keep what `Fresh` compares.
 _KEY, _MADE = "key", "made"
 
+#: Size and time of a file; a task's record adds the digest of what it made.
 Stamp = list[int]
 Check = Callable[[Mapping[str, Any]], str | None]
 
@@ -36,6 +37,25 @@ def stamp(path: str) -> Stamp | None:
     except OSError:
         return None
     return [info.st_size, info.st_mtime_ns]
+
+
+def difference(path: str, was: Any) -> str | None:
+    """How a file of ours differs from what was recorded, ``None`` if it does not.
+
+    Args:
+        path: the file.
+        was: ``[size, time, sha256]``.  Equal stamps settle the matter; a copy of the
+            folder has other times, and then the content decides.
+    """
+    now = stamp(path)
+    if now is None:
+        return "is missing"
+    if not isinstance(was, list):
+        return "was altered"  # it was gone before it was recorded
+    if now == was[:2]:
+        return None
+    same = now[0] == was[0] and len(was) > 2
+    return None if same and session.current().readable_digest(path) == was[2] else "was altered"
 
 
 class ContentChecker(FileChangedChecker):  # type: ignore[misc]
@@ -108,9 +128,9 @@ class Fresh:
         if names:
             return ", ".join(f"{n} changed{_from_to(old.get(n), self.key.get(n))}" for n in names)
         for short, was in values.get(_MADE, {}).items():
-            now = stamp(self._names.expand(short))
-            if now != was:
-                return f"{short} " + ("is missing" if now is None else "was altered")
+            differs = difference(self._names.expand(short), was)
+            if differs:
+                return f"{short} {differs}"
         return next((r for check in self._checks if (r := check(values))), None)
 
     def __repr__(self) -> str:

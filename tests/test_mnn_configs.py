@@ -50,7 +50,8 @@ VALUES = [
     ('"use_template": 1', "use_template", "not true or false"),
     ('"system_prompt": 7', "system_prompt", "not text"),
     ('"topP": []', "topP", "not a number"),
-    ('"sliding_window": -1', "sliding_window", "negative"),
+    ('"sliding_window": -1', "sliding_window", "not from 0 to"),
+    ('"mrope_axes": 1000000000000', "mrope_axes", "not from 0 to 255"),
     ('"banned_tokens": [1.5]', "banned_tokens", "whole numbers"),
     ('"tie_embeddings": null', "tie_embeddings", "an object or a list"),
 ]

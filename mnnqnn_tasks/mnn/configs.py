@@ -67,8 +67,8 @@ _KEYS = {
 }
 _TYPES = {key: kind for kind, keys in _KEYS.items() for key in keys}
 
-#: Keys that count or measure something.
-_NOT_NEGATIVE = ("sliding_window", "mrope_axes")
+#: Smallest and largest value of keys that sizes are made from.
+_LIMITS = {"sliding_window": (0, (1 << 31) - 1), "mrope_axes": (0, 255)}
 
 
 class _Twice(Exception):
@@ -174,8 +174,10 @@ def _check_types(path: Path, config: dict[str, Any]) -> None:
         kind = _TYPES.get(key)
         if kind is not None and not _TESTS[kind](value):
             raise _wrong(path, key, f"it is {_show(value)}, not {kind}")
-        if key in _NOT_NEGATIVE and value < 0:
-            raise _wrong(path, key, f"it is {value}, which is negative")
+        if key in _LIMITS:
+            low, high = _LIMITS[key]
+            if not low <= value <= high:
+                raise _wrong(path, key, f"it is {value}, not from {low} to {high}")
 
 
 def _show(value: object) -> str:

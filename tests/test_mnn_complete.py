@@ -172,7 +172,9 @@ CHANGES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3) | st.fixed_
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(name=st.sampled_from(["config.json", "llm_config.json"]), changes=CHANGES, whole=VALUES)
 def test_no_config_whatever_ends_in_another_error(
     model: Path, name: str, changes: dict[str, Any], whole: object

@@ -48,7 +48,7 @@ def refused(folder: Path, *parts: str) -> None:
 def test_embeddings_cut_short(model: Path) -> None:
     path = model / "embeddings_bf16.bin"
     os.truncate(path, 1000)
-    refused(model, str(path), "takes 128 bytes", "the 1000 bytes")
+    refused(model, str(path), "takes 128 bytes", "the 1000 bytes", "all 384 take 49152")
     os.truncate(path, 7 * 2 * HIDDEN)
     refused(model, str(path), "384 tokens, which is 49152 bytes", "896 bytes for 7 tokens")
     os.truncate(path, (ROWS + 1) * 2 * HIDDEN)

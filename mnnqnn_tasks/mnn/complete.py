@@ -79,8 +79,8 @@ def check_complete(folder: ModelFolder, net: Table) -> None:
                 todo=EXPORT_AGAIN,
             )
     folder_samples(folder, net, 1)
-    embedding = open_embedding(folder)
     wanted = vocabulary(net)
+    embedding = open_embedding(folder, wanted)
     if embedding is not None and wanted is not None and embedding.count != wanted:
         row = embedding.hidden * embedding.bits // 8
         raise ModelFileError(

@@ -106,8 +106,11 @@ def _exactly(stream: Any, size: int, path: Path) -> bytes:
     return data
 
 
-def open_embedding(folder: ModelFolder) -> Embedding | None:
+def open_embedding(folder: ModelFolder, expected: int | None = None) -> Embedding | None:
     """The embeddings of the model in ``folder``, or ``None`` if it has no file of them.
+
+    Args:
+        expected: how many rows there should be, if that is known; for messages alone.
 
     Raises:
         ModelFileError: when the configuration and the file contradict each other.
@@ -119,7 +122,7 @@ def open_embedding(folder: ModelFolder) -> Embedding | None:
         path = folder.path / name
         if not os.path.isfile(path):
             return None
-        count = _count(path, 0, os.stat(path).st_size, 16, hidden)
+        count = _count(path, 0, os.stat(path).st_size, 16, hidden, expected)
         return Embedding(path, hidden, count, 16, False, 0, None)
     tie = settings["tie_embeddings"]
     values, half_alpha = _tie_values(folder, tie)
@@ -139,7 +142,7 @@ def open_embedding(folder: ModelFolder) -> Embedding | None:
             f"{max(end, alpha_offset + alpha_size)}; the file has {file_size}",
             todo=EXPORT_AGAIN,
         )
-    count = _count(path, offset, end, bits, hidden)
+    count = _count(path, offset, end, bits, hidden, expected)
     if bits == 16:
         return Embedding(path, hidden, count, 16, True, offset, None)
     blocks = hidden // block if block else 1
@@ -164,15 +167,16 @@ def is_tied(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("tie_embeddings", []) != [])
 
 
-def _count(path: Path, start: int, end: int, bits: int, hidden: int) -> int:
+def _count(path: Path, start: int, end: int, bits: int, hidden: int, expected: int | None) -> int:
     """How many rows lie between two byte offsets of a file."""
     count, rest = divmod((end - start) * 8, bits * hidden)
     if rest or not count:
+        whole = f"; all {expected} take {expected * bits * hidden // 8}" if expected else ""
         raise ModelFileError(
             "the embeddings are cut short or of another model",
             where=str(path),
             why=f"a row of {hidden} values takes {bits * hidden / 8:g} bytes; "
-            f"the {end - start} bytes there are no whole number of rows",
+            f"the {end - start} bytes there are no whole number of rows{whole}",
             todo=EXPORT_AGAIN,
         )
     return count

@@ -51,10 +51,10 @@ def test_embeddings_cut_short(model: Path) -> None:
     refused(model, str(path), "takes 128 bytes", "the 1000 bytes", "all 384 take 49152")
     os.truncate(path, 7 * 2 * HIDDEN)
     refused(model, str(path), "384 tokens, which is 49152 bytes", "896 bytes for 7 tokens")
-    os.truncate(path, (ROWS + 1) * 2 * HIDDEN)
-    refused(model, str(path), "49280 bytes for 385 tokens")
     os.truncate(path, 0)
     refused(model, str(path), "no whole number of rows")
+    os.truncate(path, (ROWS + 1) * 2 * HIDDEN)
+    index_model(model)  # tokens that are only read
     os.truncate(path, ROWS * 2 * HIDDEN)
     index_model(model)
 

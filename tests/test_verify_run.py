@@ -15,6 +15,7 @@ from tasks_project import exported
 from verify_build import DEMO, REPO, build
 
 from mnnqnn_tasks.errors import VerifyError
+from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.qnn import netjson
 from mnnqnn_tasks.qnn.ir import AxisScaleOffset, Blob
 from mnnqnn_tasks.verify.hostmodel import load
@@ -74,8 +75,8 @@ def test_a_changed_weight_is_found_and_named(copy: Subject) -> None:
     assert tensor.blob is not None
     data = np.fromfile(copy.build / "blobs" / tensor.blob.sha256, np.uint8)
     data[: data.size // 4] ^= 0x40
-    (copy.build / "blobs" / ("0" * 64)).write_bytes(data.tobytes())
-    blob = Blob("0" * 64, tensor.blob.size)
+    blob = Blob(sha256_bytes(data.tobytes()), tensor.blob.size)
+    (copy.build / "blobs" / blob.sha256).write_bytes(data.tobytes())
     graph.tensors[graph.tensors.index(tensor)] = replace(tensor, blob=blob)
     netjson.save(graph, path)
     with pytest.raises(VerifyError) as caught:

@@ -205,6 +205,15 @@ def test_why_names_the_reason_and_runs_nothing(project: Project) -> None:
     assert not (project.bundle() / "config_qnn.json").exists()
 
 
+def test_why_follows_inputs_to_the_tasks_that_make_them(project: Project) -> None:
+    os.unlink(project.build / "model.json")
+    os.unlink(project.build / "refused.json")
+    for names in ([], ["link:m:a:graph0"]):
+        said = project.doit("why", *names).text
+        assert "model:m: @build/model.json is missing" in said
+        assert "validate:m: @build/refused.json is missing" in said
+
+
 def test_moved_project_runs_nothing(project: Project, tmp_path: Path) -> None:
     odd = tmp_path / "mit Leerzeichen 'und' \"Zeichen\" 模型"
     project.root.rename(odd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from doit.cmd_base import DoitCmdBase, tasks_and_deps_iter
+from doit.control import TaskControl
 
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.fresh import explain
@@ -19,7 +20,7 @@ class Why(DoitCmdBase):  # type: ignore[misc]
     )
 
     def _execute(self, pos_args: list[str]) -> int:
-        tasks = {task.name: task for task in self.task_list}
+        tasks = TaskControl(self.task_list).tasks  # which finds out who makes whose inputs
         selected = self.sel_tasks or list(tasks)
         stale = 0
         for task in tasks_and_deps_iter(tasks, selected):

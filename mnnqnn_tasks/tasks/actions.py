@@ -11,7 +11,7 @@ from typing import Any
 
 from doit.exceptions import TaskError, TaskFailed
 
-from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import disk_errors, sha256_file
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.session import Job
@@ -78,18 +78,30 @@ def internal_error(error: BaseException) -> str:
 
 
 def remove(paths: list[str], dryrun: bool) -> None:
-    """A clean action: delete files and whole folders that a task made."""
+    """A clean action: delete files and whole folders that a task made.
+
+    What cannot be deleted goes to the session's problems: doit looks at no result of a
+    clean action.
+    """
+    here = session.current()
     for path in paths:
         if not os.path.lexists(path):
             continue
         print(f"removing '{path}'")
+        here.removed += 1
         if dryrun:
             continue
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.remove(path)
-            _remove_empty(os.path.dirname(path))
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.remove(path)
+                _remove_empty(os.path.dirname(path))
+        except OSError as error:
+            why = error.strerror or str(error)
+            todo = "make it writable, then clean again"
+            told = DiskError("cannot delete", where=error.filename or path, why=why, todo=todo)
+            here.problems.setdefault(why, str(told))
 
 
 def _remove_empty(folder: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from doit.cmd_base import Command, DoitCmdBase
 from doit.exceptions import InvalidCommand
+from doit.task import Task
 
 from mnnqnn_tasks.spec.check import nearest
+from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.session import STAGES
 
 #: Stages whose tasks follow from the cut.
@@ -54,6 +56,42 @@ def unknown(name: str, known: Iterable[str], hint: str = "doit list --all") -> I
     near = nearest(name, known)
     meant = f"did you mean {near}? " if near else ""
     return InvalidCommand(f"there is no task {name!r}\n  to do: {meant}see `{hint}`")
+
+
+def expand(typed: Iterable[str], tasks: Mapping[str, Task]) -> list[str]:
+    """Names with every pattern replaced by the names of ``tasks`` that fit."""
+    return [
+        name
+        for given in typed
+        for name in ([t for t in tasks if fnmatchcase(t, given)] if "*" in given else [given])
+    ]
+
+
+def members(name: str, tasks: Mapping[str, Task]) -> list[str]:
+    """The tasks that a name stands for when something is deleted or forgotten.
+
+    ``export_qnn`` and ``export_qnn:MODEL`` are everything that an export makes;
+    ``export_qnn:MODEL:TARGET`` is what no other target needs; another group is what it
+    holds.  Before a cut is known, the journal tells what a task of the cut stands for.
+    """
+    here = session.current()
+    stage, *parts = name.split(":")
+    if not here.is_group(name):
+        job = here.job_of(name)
+        if job is None or name not in tasks or tasks[name].loader is None:
+            return [name]
+        return [task for task in job.place.journal.records if f"{task}:".startswith(f"{name}:")]
+    if stage != "export_qnn":
+        return [m for part in tasks[name].task_dep for m in members(part, tasks)]
+    ours = [task for task in tasks if here.job_of(task) and not here.is_group(task)]
+    if len(parts) > 1:
+        ours = [task for task in ours if task.split(":")[0] in session.OF_A_TARGET]
+    return [
+        member
+        for task in ours
+        if task.split(":")[1 : len(parts) + 1] == parts
+        for member in members(task, tasks)
+    ]
 
 
 def check_names(names: Iterable[str], known: Collection[str], other: Collection[str]) -> None:

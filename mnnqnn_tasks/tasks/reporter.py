@@ -9,7 +9,7 @@ from doit.exceptions import BaseFail, InvalidTask, UnmetDependency
 from doit.task import Task
 
 from mnnqnn_tasks.errors import MnnqnnError
-from mnnqnn_tasks.tasks import run, session
+from mnnqnn_tasks.tasks import leftovers, run, session
 from mnnqnn_tasks.tasks.fresh import explain
 
 
@@ -22,6 +22,7 @@ class Reporter:
         self._out = outstream
         self._started: dict[str, float] = {}
         self._ran = 0
+        self._done: list[str] = []
         self._fresh = 0
         self._failures: list[tuple[str, str]] = []
         self._waiting: list[str] = []
@@ -45,6 +46,7 @@ class Reporter:
         if session.current().is_group(task.name) or started is None:
             return
         self._ran += 1
+        self._done.append(task.name)
         line = f"{task.name}  {time.monotonic() - started:.1f} s"
         if self._why:
             line += f"  because {explain(task)}"
@@ -99,9 +101,20 @@ class Reporter:
         for message in self._errors:
             self._write(f"\n{message}")
         self._write(self._summary())
+        if not (self._failures or self._waiting or self._errors or run.interrupted()):
+            self._tidy()
         run.finish(clean=not run.interrupted() and not self._errors)
         if changed is not None:
             raise InvalidTask(str(changed))
+
+    def _tidy(self) -> None:
+        """After a run that ended well: drop what no graph reads, name what no target makes."""
+        for job in session.current().jobs.values():
+            if any(name.startswith(f"translate:{job.name}:") for name in self._done):
+                leftovers.prune_blobs(job)
+        old = leftovers.bundles() if self._ran else []
+        if old:
+            self._write(f"left by earlier pipelines: {', '.join(old)}; doit clean --old deletes it")
 
     def _by_message(self) -> dict[str, list[str]]:
         """Tasks by what they say: a missing library is one trouble, not sixty."""

@@ -36,6 +36,9 @@ STAGES = (
     "export_qnn",
 )
 
+#: Stages whose tasks have a target's name after the model's.
+OF_A_TARGET = ("validate", "link", "bundle")
+
 
 class Place:
     """A build folder: its journal, digests and lock."""
@@ -75,6 +78,8 @@ class Session:
         groups: names of tasks that only hold others together.
         reasons: why a task is not fresh, by task name.
         failed: names of tasks that failed or wait for one that did.
+        removed: how many files and folders this command deleted, or would.
+        problems: messages about what could not be deleted, one per reason.
         outputs: the folders, with a separator at the end, that only we write to.
     """
 
@@ -84,6 +89,8 @@ class Session:
     groups: set[str] = field(default_factory=set)
     reasons: dict[str, str] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    removed: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     _folders: dict[str, Place] = field(default_factory=dict)
 

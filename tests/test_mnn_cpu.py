@@ -38,7 +38,7 @@ def given(folder: Path, seq: int) -> dict[str, Sample]:
 @pytest.mark.skipif(not GOLDEN, reason=f"no golden data in {SHARED}")
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: "-".join(p.parts[-4:-1]))
 def test_forward_gives_what_mnn_s_tool_recorded(path: Path, tmp_path: Path) -> None:
-    forward(SHARED / "models" / path.parts[-4], path, tmp_path / "output.mnn")
+    forward(SHARED / "models" / path.parts[-4], {path: tmp_path / "output.mnn"})
     ours, theirs = samples.read(tmp_path / "output.mnn"), samples.read(path.parent / "output.mnn")
     assert list(ours) == list(theirs)
     for name, sample in theirs.items():
@@ -53,7 +53,7 @@ def test_forward_gives_what_mnn_s_tool_recorded(path: Path, tmp_path: Path) -> N
 def test_forward_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     inputs.write_inputs(BUNDLED, 16, tmp_path / "input.mnn")
     for name in ("a.mnn", "b.mnn"):
-        forward(BUNDLED, tmp_path / "input.mnn", tmp_path / name)
+        forward(BUNDLED, {tmp_path / "input.mnn": tmp_path / name})
     assert (tmp_path / "a.mnn").read_bytes() == (tmp_path / "b.mnn").read_bytes()
     logits = samples.read(tmp_path / "a.mnn")["logits"].values
     assert logits.shape == (1, 16, 384)
@@ -65,7 +65,7 @@ def test_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
     shutil.copytree(BUNDLED, folder)
     inputs.write_inputs(BUNDLED, 16, tmp_path / "input.mnn")
     for place, name in ((BUNDLED, "a.mnn"), (folder, "b.mnn")):
-        forward(place, tmp_path / "input.mnn", tmp_path / name)
+        forward(place, {tmp_path / "input.mnn": tmp_path / name})
     assert (tmp_path / "a.mnn").read_bytes() == (tmp_path / "b.mnn").read_bytes()
     with pytest.raises(ModelFileError), CpuWorker() as process:
         process.run(folder / "gone.mnn", None, given(BUNDLED, 2), ["logits"])
@@ -193,11 +193,11 @@ def test_weights_are_checked_before_mnn_sees_them(tmp_path: Path) -> None:
 def test_an_input_file_that_does_not_fit(tmp_path: Path) -> None:
     samples.write(tmp_path / "input.mnn", {"input_ids": given(BUNDLED, 2)["input_ids"]})
     with pytest.raises(ModelFileError, match="does not fit") as caught:
-        forward(BUNDLED, tmp_path / "input.mnn", tmp_path / "output.mnn")
+        forward(BUNDLED, {tmp_path / "input.mnn": tmp_path / "output.mnn"})
     assert "attention_mask" in str(caught.value) or "position_ids" in str(caught.value)
     assert not (tmp_path / "output.mnn").exists()
     with pytest.raises(ModelFileError, match="not an IO sample"):
-        forward(BUNDLED, MODEL, tmp_path / "output.mnn")
+        forward(BUNDLED, {MODEL: tmp_path / "output.mnn"})
 
 
 def test_a_crash_in_mnn_costs_one_process(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_run_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.chdir(folders["here"])
     inputs.write_inputs(folders["model"], 4, tmp_path / "input.mnn")
-    forward(folders["model"], tmp_path / "input.mnn", tmp_path / "output.mnn")
+    forward(folders["model"], {tmp_path / "input.mnn": tmp_path / "output.mnn"})
     for name in ("home", "here", "temp"):
         assert list(folders[name].iterdir()) == []
     assert sorted(path.name for path in folders["model"].iterdir()) == before

@@ -73,7 +73,7 @@ def test_kill_at_random_moments(tmp_path: Path, wanted: dict[str, bytes]) -> Non
 def test_an_interrupted_run_sweeps_before_it_ends(tmp_path: Path, number: int) -> None:
     project = Project.create(tmp_path / "p")
     with project.start("export_qnn") as run:
-        while run.poll() is None and not list(project.build.glob(f"ops/{TEMP_PREFIX}*")):
+        while run.poll() is None and not list(project.build.glob(f"blobs/{TEMP_PREFIX}*")):
             time.sleep(0.005)
         run.send_signal(number)
         text, _ = run.communicate(timeout=60)

@@ -13,7 +13,7 @@ def test_list_and_info_before_any_build(tmp_path: Path) -> None:
     listed = project.doit("list", "--all", "-q")
     assert listed.code == 0
     names = {line.strip() for line in listed.text.splitlines()}
-    assert {"model:m", "io:m:1:input", "io:m:16:output", "validate:m:a", "partition:m"} <= names
+    assert {"model:m", "io:m:1:input", "io:m:output", "validate:m:a", "partition:m"} <= names
     assert {"export_qnn", "export_qnn:m", "export_qnn:m:a", "bundle:m:a", "link:m:a"} <= names
     info = project.doit("info", "partition:m")
     assert "plan.json" in info.text and "model.json" in info.text

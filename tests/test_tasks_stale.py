@@ -85,7 +85,7 @@ def test_one_layer_translates_and_links_what_reads_it(project: Project) -> None:
     assert result.code == 0, result.text
     assert result.ran_of("translate") == {"m:graph2", "m:graph1_2"}
     assert result.ran_of("link") == {"m:a:graph2"}
-    assert result.ran_of("ops") == result.ran_of("validate") == set()
+    assert result.ran_of("cut") == result.ran_of("validate") == set()
     after = project.tree()
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"m/a/qnn/graph2.bin", "m/a/bundle.json"}
@@ -96,7 +96,7 @@ def test_chunk_size_keeps_decode_graphs(project: Project) -> None:
     result = project.doit("export_qnn")
     assert result.code == 0, result.text
     assert result.ran_of("translate") == {g for g in GRAPHS if "graph1_" in g}
-    assert result.ran_of("io") == {"m:24:input", "m:24:output"}
+    assert result.ran_of("io") == {"m:24:input", "m:output"}
     config = json.loads((project.bundle() / "config_qnn.json").read_text("utf-8"))
     assert config["chunk_limits"] == [24, 1]
 

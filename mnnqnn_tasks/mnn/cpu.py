@@ -48,9 +48,10 @@ class CpuWorker:
     Consecutive runs with the same model, inputs and outputs reuse the loaded module.
     """
 
-    def __init__(self, *, precision: str = "high", threads: int = THREADS) -> None:
+    def __init__(self, *, precision: str = "high", threads: int = THREADS, nice: int = 0) -> None:
         self.precision = precision
         self.threads = threads
+        self.nice = nice  # added to our own niceness
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
@@ -68,6 +69,10 @@ class CpuWorker:
             env=_environment(),
             encoding="utf-8",
         )
+        if self.nice:  # before it has threads, which take it over
+            with contextlib.suppress(OSError):
+                ours = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, ours + self.nice)
         return self
 
     def __exit__(
@@ -243,16 +248,39 @@ def run_pieces(
     Raises:
         ModelFileError, NativeCrash, ToolMissing: see `CpuWorker.run`.
     """
-    known: dict[str, npt.NDArray[Any] | Sample] = dict(inputs)
-    pieces = split(net, list(inputs), outputs, budget)
+    for name, results in run_samples(worker, net, model, weight, [inputs], outputs, budget):
+        yield name, results[0]
+
+
+def run_samples(
+    worker: CpuWorker,
+    net: Table,
+    model: str | os.PathLike[str],
+    weight: str | os.PathLike[str] | None,
+    samples: Sequence[Arrays],
+    outputs: Sequence[str],
+    budget: int = BUDGET,
+) -> Iterator[tuple[str, list[Sample]]]:
+    """Like `run_pieces` for several samples, which have the same names.
+
+    Every piece is loaded once and runs on all of them.
+
+    Raises:
+        ModelFileError, NativeCrash, ToolMissing: see `CpuWorker.run`.
+    """
+    known: list[dict[str, npt.NDArray[Any] | Sample]] = [dict(sample) for sample in samples]
+    pieces = split(net, list(samples[0]), outputs, budget)
     for number, piece in enumerate(pieces):
-        results = worker.run(model, weight, {n: known[n] for n in piece.inputs}, piece.outputs)
-        known.update(results)
+        later = {name for other in pieces[number + 1 :] for name in other.inputs}
+        results = []
+        for index, values in enumerate(known):
+            given = {name: values[name] for name in piece.inputs}
+            results.append(worker.run(model, weight, given, piece.outputs))
+            values |= results[-1]
+            known[index] = {name: value for name, value in values.items() if name in later}
         for name in piece.outputs:
             if name in outputs:
-                yield name, results[name]
-        later = {name for other in pieces[number + 1 :] for name in other.inputs}
-        known = {name: value for name, value in known.items() if name in later}
+                yield name, [result[name] for result in results]
 
 
 def run_model(
@@ -282,32 +310,46 @@ def output_names(net: Table) -> list[str]:
 
 def forward(
     model_dir: str | os.PathLike[str],
-    input_mnn: str | os.PathLike[str],
-    output_mnn: str | os.PathLike[str],
+    files: Mapping[str | os.PathLike[str], str | os.PathLike[str]],
+    *,
+    nice: int = 0,
 ) -> None:
-    """Run the model in ``model_dir`` on ``input_mnn`` and write ``output_mnn``.
+    """Run the model in ``model_dir`` on every ``input.mnn`` and write its ``output.mnn``.
+
+    Args:
+        files: ``output.mnn`` by ``input.mnn``.
+        nice: added to the niceness of the process that computes.
 
     Raises:
         ModelFileError, NativeCrash, ToolMissing: see `check_model` and `CpuWorker.run`.
-        DiskError: when ``output_mnn`` cannot be written.
+        DiskError: when an ``output.mnn`` cannot be written.
     """
     folder = open_folder(model_dir)
     weight = folder.path / folder.weight
     model = folder.path / folder.model
     net = check_model(model, weight)
     names = output_names(net)
-    given = samples.read(input_mnn)
-    missing = [op.name for op in net.oplists or () if op.type == "Input" and op.name not in given]
-    if missing or not names:
+    inputs = [op.name for op in net.oplists or () if op.type == "Input"]
+    given = [_given(path, inputs, names) for path in files]
+    with CpuWorker(nice=nice) as worker:
+        used = weight if weight.exists() else None
+        results = dict(run_samples(worker, net, model, used, given, names))
+        for number, path in enumerate(files.values()):
+            samples.write(path, {name: results[name][number] for name in names})
+
+
+def _given(path: str | os.PathLike[str], inputs: Sequence[str], outputs: Sequence[str]) -> Arrays:
+    """The sample in the file ``path``, if it fits a model with these inputs and outputs."""
+    given = samples.read(path)
+    wrong = [f"the model's input {name} is not in it" for name in inputs if name not in given]
+    wrong += [f"the model has no input {name}" for name in given if name not in inputs]
+    if not outputs:
+        wrong.append("the model has no outputs")
+    if wrong:
         raise ModelFileError(
             "the input file does not fit the model",
-            where=os.fspath(input_mnn),
-            why=f"the model's input {missing[0]} is not in it"
-            if missing
-            else "the model has no outputs",
+            where=os.fspath(path),
+            why=wrong[0],
             todo="delete it and run again",
         )
-    with CpuWorker() as worker:
-        used = weight if weight.exists() else None
-        results = dict(run_pieces(worker, net, model, used, given, names))
-        samples.write(output_mnn, {name: results[name] for name in names})
+    return given

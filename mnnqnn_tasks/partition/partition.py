@@ -38,12 +38,16 @@ class Partition:
     Attributes:
         subgraphs: of every graph, in plan order.
         sources: where the bytes that subgraphs refer to lie.
+        looked_up: where all bytes lie that an op looked at for the NPU reads.
+        index: what their digests are taken from.
         view, folded, pieces, facts: what the host model is made of.
     """
 
     plan: Plan
     subgraphs: tuple[Subgraph, ...]
     sources: Sources
+    looked_up: Sources
+    index: ModelIndex
     view: NetView
     folded: Folded
     pieces: tuple[Piece, ...]
@@ -107,8 +111,18 @@ def partition(
         tuple(planned),
         len(folded.ops),
     )
-    sources = sources.used_by(subgraphs)
-    return Partition(plan, tuple(subgraphs), sources, view, folded, tuple(pieces), facts, targets)
+    return Partition(
+        plan,
+        tuple(subgraphs),
+        sources.used_by(subgraphs),
+        sources,
+        index,
+        view,
+        folded,
+        tuple(pieces),
+        facts,
+        targets,
+    )
 
 
 def _served(

@@ -1,23 +1,29 @@
-"""Writes what the partition stage made, and removes what an older cut left behind."""
+"""Writes what the partition stage made, and removes what an older cut left behind.
+
+Imports that are large are inside: see `fill`.
+"""
 
 from __future__ import annotations
 
-import json
+import filecmp
 import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mnnqnn_tasks.files import atomic_writer, disk_errors
-from mnnqnn_tasks.mnn import writer
-from mnnqnn_tasks.mnn.index import ModelIndex
-from mnnqnn_tasks.partition.host import host_net
-from mnnqnn_tasks.partition.partition import Partition, Supported, load_partition
-from mnnqnn_tasks.partition.plan import FOLDER, Plan
-from mnnqnn_tasks.partition.subgraph_json import to_bytes
-from mnnqnn_tasks.partition.text import readable_json
+from mnnqnn_tasks.files import atomic_writer, disk_errors, link_or_copy
+from mnnqnn_tasks.partition.fill import GRAPHS, Template, fill
 
-#: Folders of graphs that translate made, under `FOLDER`.
+if TYPE_CHECKING:
+    from mnnqnn_tasks.mnn.index import ModelIndex
+    from mnnqnn_tasks.partition.partition import Partition, Supported
+    from mnnqnn_tasks.partition.plan import Plan
+
+#: The host model.
+HOST = "qnn/llm.mnn"
+
+#: Folders of graphs that translate made, beside `HOST`.
 _GRAPH = re.compile(r"graph\d+(_\d+)?")
 
 
@@ -52,39 +58,72 @@ def partition_model(
         StaleInputError: when the model file is not the one that was indexed.
         DiskError: when a file cannot be written.
     """
+    from mnnqnn_tasks.partition.partition import load_partition
+    from mnnqnn_tasks.partition.template import make_template
+
     made = load_partition(model_dir, index, inputs, refused, supported, outputs)
-    write_partition(made, out_dir)
+    write(out_dir / HOST, host_model(made))
+    template = make_template(made)
+    write_files(template, fill(template, index.ranges), out_dir)
     return made.plan
 
 
-def write_partition(made: Partition, out_dir: Path) -> None:
-    """Write all files of ``made``; see `partition_model`."""
-    for subgraph in made.subgraphs:
-        _write(out_dir / "subgraphs" / f"{subgraph.graph}.json", to_bytes(subgraph))
-    _write(out_dir / "sources.json", readable_json(made.sources.to_json()).encode())
-    net = host_net(made.view, made.pieces, made.folded, made.facts, made.outputs)
-    _write(out_dir / FOLDER / "llm.mnn", writer.encode(net))
-    # As MNN's tool prints it: four spaces, keys in this order.
-    text = json.dumps(made.plan.postreat_json(), indent=4, ensure_ascii=False)
-    _write(out_dir / "npu_postreat.json", text.encode())
-    _remove_stale(out_dir, {s.graph for s in made.subgraphs})
-    _write(out_dir / "plan.json", readable_json(made.plan.to_json()).encode())
+def host_model(made: Partition) -> bytes:
+    """The content of ``qnn/llm.mnn``."""
+    from mnnqnn_tasks.mnn import writer
+    from mnnqnn_tasks.partition.host import host_net
+
+    return writer.encode(host_net(made.view, made.pieces, made.folded, made.facts, made.outputs))
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_files(template: Template, files: Mapping[str, bytes], out_dir: Path) -> None:
+    """Write what `fill` made of ``template``; see `partition_model`.
+
+    Raises:
+        DiskError: when a file cannot be written.
+    """
+    *others, plan = files
+    for name in others:
+        write(out_dir / name, files[name])
+    _remove_stale(out_dir, template.graphs)
+    write(out_dir / plan, files[plan])
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file if it would change.
+
+    Without fsync, which for a hundred small files takes longer than the cut.  After a
+    power cut such a file can be empty or gone, but not believed: the task database
+    compares size and time of all that a task made before it takes the task for done.
+
+    Raises:
+        DiskError: when the file cannot be written.
+    """
     with disk_errors(path):
         if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return
-    with atomic_writer(path) as stream:
+    with atomic_writer(path, durable=False) as stream:
         stream.write(data)
 
 
+def take_over(source: Path, target: Path) -> None:
+    """Make ``target`` the same as ``source`` if its content differs.
+
+    Raises:
+        DiskError: when it cannot be written.
+    """
+    with disk_errors(target):
+        if target.is_file() and filecmp.cmp(source, target, shallow=False):
+            return
+    link_or_copy(source, target)
+
+
 def _remove_stale(out_dir: Path, graphs: Collection[str]) -> None:
-    folder = out_dir / "subgraphs"
+    folder = out_dir / GRAPHS
     with disk_errors(folder):
         for path in folder.glob("graph*.json"):
             if path.stem not in graphs:
                 path.unlink()
-        for path in (out_dir / FOLDER).iterdir():
+        for path in (out_dir / HOST).parent.iterdir():
             if path.is_dir() and _GRAPH.fullmatch(path.name) and path.name not in graphs:
                 shutil.rmtree(path)

@@ -115,9 +115,9 @@ def model_task(job: Job) -> Task:
 def io_tasks(job: Job) -> Iterator[Task]:
     """Input and output samples of every shape."""
     folder = str(job.model.path)
+    key = stage_key("io", **{"MNN wheel": mnn_version()})
     for shape in job.model.shapes:
-        sample, result = job.layout.io(shape, "input"), job.layout.io(shape, "output")
-        key = stage_key("io", **{"MNN wheel": mnn_version()})
+        sample = job.layout.io(shape, "input")
         yield _stage(
             job,
             f"io:{job.name}:{shape}:input",
@@ -128,42 +128,47 @@ def io_tasks(job: Job) -> Iterator[Task]:
             targets=[sample],
             key=key,
         )
-        yield _stage(
-            job,
-            f"io:{job.name}:{shape}:output",
-            "io_output",
-            {
-                "folder": folder,
-                "index": job.layout.model_json,
-                "digests": str(job.place.state / "digests"),
-                "sample": sample,
-                "out": result,
-            },
-            doc=f"what {job.name} computes on the CPU for {shape} tokens",
-            deps=[job.layout.model_json, sample],
-            targets=[result],
-            key=key,
-        )
+    given = list(samples(job).values())
+    results = [job.layout.io(shape, "output") for shape in job.model.shapes]
+    yield _stage(
+        job,
+        f"io:{job.name}:output",
+        "io_output",
+        {
+            "folder": folder,
+            "index": job.layout.model_json,
+            "digests": str(job.place.state / "digests"),
+            "samples": given,
+            "out": results,
+        },
+        doc=f"what {job.name} computes on the CPU from the sample inputs",
+        deps=[job.layout.model_json, *given],
+        targets=results,
+        key=key,
+    )
 
 
 def validate_tasks(job: Job) -> Iterator[Task]:
-    """Ask QNN for every target which ops it refuses, and put the answers together."""
+    """Cut the model, ask QNN for every target which ops it refuses, join the answers."""
     layout = job.layout
     yield _stage(
         job,
-        f"ops:{job.name}",
-        "ops",
+        f"cut:{job.name}",
+        "cut",
         {
             "folder": str(job.model.path),
             "index": layout.model_json,
+            "structure": layout.structure_json,
             "inputs": samples(job),
-            "out": layout.ops_json,
+            "out": layout.cut_json,
+            "host_model": layout.cut_model,
+            "uses": layout.ops_json,
+            "net": layout.ops_net,
         },
-        doc=f"list the different uses of ops in {job.name}",
+        doc=f"cut {job.name} as if QNN refused nothing, and list what to ask QNN",
         deps=[layout.structure_json, *samples(job).values()],
-        targets=[layout.ops_json],
-        key=stage_key("ops", shapes=list(job.model.shapes)),
-        clean=[os.path.join(layout.build, "ops")],
+        targets=[layout.cut_json, layout.cut_model, layout.ops_json, layout.ops_net],
+        key=stage_key("cut", shapes=list(job.model.shapes)),
     )
     for target in job.model.targets:
         yield _stage(
@@ -171,12 +176,13 @@ def validate_tasks(job: Job) -> Iterator[Task]:
             f"validate:{job.name}:{target.name}",
             "validate",
             {
-                "ops": layout.ops_json,
+                "uses": layout.ops_json,
+                "net": layout.ops_net,
                 "target": options(target),
                 "out": layout.validation(target.name),
             },
             doc=f"ops of {job.name} that QNN refuses for {target.name}",
-            deps=[layout.ops_json],
+            deps=[layout.ops_json, layout.ops_net],
             targets=[layout.validation(target.name)],
             key=stage_key("validate", **linked_for(target)),
         )
@@ -203,12 +209,22 @@ def partition_task(job: Job) -> Task:
         {
             "folder": str(job.model.path),
             "index": layout.model_json,
+            "structure": layout.structure_json,
             "refused": layout.refused_json,
+            "cut": layout.cut_json,
+            "host_model": layout.cut_model,
             "inputs": samples(job),
             "out": layout.build,
         },
         doc=f"cut {job.name} into pieces for the CPU and the NPU",
-        deps=[layout.model_json, layout.refused_json, *samples(job).values()],
+        deps=[
+            layout.model_json,
+            layout.structure_json,
+            layout.refused_json,
+            layout.cut_json,
+            layout.cut_model,
+            *samples(job).values(),
+        ],
         targets=[layout.plan_json, layout.postreat_json, layout.host_model, layout.sources_json],
         key=stage_key("partition", shapes=shapes),
         clean=[os.path.dirname(layout.subgraph(""))],

@@ -17,16 +17,16 @@ from mnnqnn_tasks.tasks import session
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 #: Raise a stage's number when its files change form in a way that its code does not show.
-STAGE_VERSION = dict.fromkeys(session.STAGES, 1)
+STAGE_VERSION = dict.fromkeys(session.STAGES, 1) | {"model": 2}
 
 #: The rooms whose code makes a stage's result.
 ROOMS: dict[str, tuple[str, ...]] = {
     "model": ("mnn",),
     "io": ("mnn",),
-    "ops": ("mnn", "partition", "translate", "qnn"),
-    "validate": ("qnn",),
+    "cut": ("mnn", "partition", "translate", "qnn", "toolchain"),
+    "validate": ("qnn", "toolchain"),
     "refused": (),
-    "partition": ("mnn", "partition", "translate", "qnn"),
+    "partition": ("mnn", "partition", "translate", "toolchain"),
     "translate": ("mnn", "partition", "translate", "qnn"),
     "link": ("qnn",),
     "bundle": ("toolchain",),

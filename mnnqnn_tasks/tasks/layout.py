@@ -28,9 +28,24 @@ class Layout:
         return self._in("structure.json")
 
     @property
+    def cut_json(self) -> str:
+        """The cut if QNN refuses nothing, without the digests of the weights."""
+        return self._in("cut", "cut.json")
+
+    @property
+    def cut_model(self) -> str:
+        """The host model of `cut_json`."""
+        return self._in("cut", "llm.mnn")
+
+    @property
     def ops_json(self) -> str:
         """The different uses of ops."""
-        return self._in("ops.json")
+        return self._in("cut", "ops.json")
+
+    @property
+    def ops_net(self) -> str:
+        """One graph of all the different uses of ops."""
+        return self._in("cut", "ops_net.json")
 
     @property
     def refused_json(self) -> str:

@@ -27,7 +27,7 @@ STATE_DIR = ".mnnqnn"
 STAGES = (
     "model",
     "io",
-    "ops",
+    "cut",
     "validate",
     "partition",
     "translate",

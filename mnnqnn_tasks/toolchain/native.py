@@ -14,11 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnnqnn_tasks.errors import StaleInputError
-from mnnqnn_tasks.files import write_json
+from mnnqnn_tasks.files import canonical_json, write_json
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.mnn.index import ModelIndex
+    from mnnqnn_tasks.partition.fill import Template
+    from mnnqnn_tasks.partition.partition import Partition
     from mnnqnn_tasks.qnn.options import TargetOptions
+
+#: Added to the niceness of a process whose result nothing in the run waits for.
+_NICE = 10
 
 #: Files made, and values to remember.
 Outcome = tuple[list[str], dict[str, Any]]
@@ -50,8 +55,10 @@ def io_input(folder: str, shape: int, out: str) -> Outcome:
     return [out], {}
 
 
-def io_output(folder: str, index: str, digests: str, sample: str, out: str) -> Outcome:
-    """What the model computes from ``sample`` on the CPU.
+def io_output(
+    folder: str, index: str, digests: str, samples: Sequence[str], out: Sequence[str]
+) -> Outcome:
+    """What the model computes from each of ``samples`` on the CPU.
 
     ``digests`` is the memory of file digests of the build folder.
 
@@ -62,23 +69,42 @@ def io_output(folder: str, index: str, digests: str, sample: str, out: str) -> O
     from mnnqnn_tasks.mnn import cpu
 
     with _unchanged(folder, _index(index), digests):
-        cpu.forward(folder, sample, out)
-    return [out], {}
+        cpu.forward(folder, dict(zip(samples, out, strict=True)), nice=_NICE)
+    return list(out), {}
 
 
-def ops(folder: str, index: str, inputs: Mapping[str, str], out: str) -> Outcome:
-    """The different uses of ops in the model, each as a graph of its own.
+def cut(
+    folder: str,
+    index: str,
+    structure: str,
+    inputs: Mapping[str, str],
+    out: str,
+    host_model: str,
+    uses: str,
+    net: str,
+) -> Outcome:
+    """The cut of the model if QNN refuses nothing, and what it has to be asked.
+
+    ``index`` only tells whether the weights that are looked at are those of the model:
+    the cut does not depend on them.
 
     Raises:
-        PartitionError, ModelFileError, StaleInputError: see `write_ops`.
+        PartitionError, ModelFileError, StaleInputError: see `load_partition`, `op_uses`.
     """
-    from mnnqnn_tasks.toolchain.opcheck import write_ops
+    from mnnqnn_tasks.partition.write import host_model as host_bytes
+    from mnnqnn_tasks.partition.write import write
+    from mnnqnn_tasks.toolchain.opcheck import op_uses
 
-    made = write_ops(Path(folder), _index(index), _samples(inputs), Path(out))
-    return [str(path) for path in made], {}
+    made = _partition(folder, structure, inputs, {})
+    listed, text = op_uses(made, _index(index), Path(folder))
+    write(Path(uses), canonical_json(listed, indent=1).encode())
+    write(Path(net), text.encode())
+    write(Path(host_model), host_bytes(made))
+    write(Path(out), json.dumps(_template(made).to_json(), ensure_ascii=False).encode())
+    return [out, host_model, uses, net], {}
 
 
-def validate(ops: str, target: Mapping[str, Any], out: str) -> Outcome:
+def validate(uses: str, net: str, target: Mapping[str, Any], out: str) -> Outcome:
     """Signatures of the ops that QNN refuses for ``target``.
 
     Raises:
@@ -86,7 +112,7 @@ def validate(ops: str, target: Mapping[str, Any], out: str) -> Outcome:
     """
     from mnnqnn_tasks.toolchain.opcheck import refused_ops
 
-    write_json(out, refused_ops(Path(ops), target_options(target)))
+    write_json(out, refused_ops(Path(uses), Path(net), target_options(target)))
     return [out], {}
 
 
@@ -100,25 +126,57 @@ def refused(answers: Sequence[str], out: str) -> Outcome:
 
 
 def partition(
-    folder: str, index: str, refused: str, inputs: Mapping[str, str], out: str
+    folder: str,
+    index: str,
+    structure: str,
+    refused: str,
+    cut: str,
+    host_model: str,
+    inputs: Mapping[str, str],
+    out: str,
 ) -> Outcome:
     """The plan and everything that goes with it.
 
+    The cut that is there is taken if QNN refuses nothing, else the model is cut again.
+
     Raises:
-        PartitionError, ModelFileError: see `partition_model`.
+        PartitionError, ModelFileError, StaleInputError, DiskError: see `partition_model`.
     """
-    from mnnqnn_tasks.partition.write import partition_model
-    from mnnqnn_tasks.translate.registry import unsupported_reason
+    from mnnqnn_tasks.partition import fill, write
 
     no = json.loads(Path(refused).read_text("utf-8"))
     place = Path(out)
-    plan = partition_model(
-        Path(folder), _index(index), _samples(inputs), set(no), place, unsupported_reason
+    if no:
+        made = _partition(folder, structure, inputs, no)
+        write.write(place / write.HOST, write.host_model(made))
+        template = _template(made)
+    else:
+        template = fill.read_template(Path(cut))
+        write.take_over(Path(host_model), place / write.HOST)
+    files = fill.fill(template, fill.range_digests(Path(index)))
+    write.write_files(template, files, place)
+    _remove_stale_binaries(place / "targets", {Path(b).stem for b in template.binaries})
+    return [os.path.join(out, *name.split("/")) for name in (write.HOST, *files)], {}
+
+
+def _partition(
+    folder: str, structure: str, inputs: Mapping[str, str], refused: Mapping[str, str]
+) -> Partition:
+    from mnnqnn_tasks.partition.partition import load_partition
+    from mnnqnn_tasks.partition.template import stand_in_index
+    from mnnqnn_tasks.translate.registry import unsupported_reason
+
+    index = stand_in_index(json.loads(Path(structure).read_text("utf-8")))
+    # The names of what is refused, without QNN's words: these differ between libraries.
+    return load_partition(
+        Path(folder), index, _samples(inputs), set(refused), supported=unsupported_reason
     )
-    _remove_stale_binaries(place / "targets", {Path(b).stem for b in plan.merges()})
-    names = ["plan.json", "npu_postreat.json", "sources.json", "qnn/llm.mnn"]
-    names += [f"subgraphs/{graph}.json" for graph in plan.graphs()]
-    return [os.path.join(out, *name.split("/")) for name in names], {}
+
+
+def _template(made: Partition) -> Template:
+    from mnnqnn_tasks.partition.template import make_template
+
+    return make_template(made)
 
 
 def _remove_stale_binaries(targets: Path, names: set[str]) -> None:
@@ -199,7 +257,12 @@ def _structure(made: ModelIndex, folder: str) -> dict[str, Any]:
     files = {name: digest.sha256 for name, digest in made.files.items()}
     if "tie_embeddings" not in open_folder(folder).llm_config:
         files.pop(made.weight or "", None)  # else the inputs are read from it
-    return {"files": files, "ranges": [list(span) for span in sorted(made.ranges)]}
+    return {
+        "model": made.model,
+        "weight": made.weight,
+        "files": files,
+        "ranges": [list(span) for span in sorted(made.ranges)],
+    }
 
 
 @contextlib.contextmanager

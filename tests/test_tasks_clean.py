@@ -104,6 +104,15 @@ def test_a_target_and_its_leftovers(project: Project) -> None:
     assert project.doit("export_qnn").ran == set()
 
 
+def test_leftovers_of_a_chunk_size(project: Project) -> None:
+    project.pipeline(chunk_sizes=(24,))
+    assert project.doit("export_qnn").code == 0
+    assert (project.build / "testdir" / "16" / "output.mnn").exists()
+    assert project.doit("clean", "--old").code == 0
+    assert {p.name for p in (project.build / "testdir").iterdir()} == {"1", "24"}
+    assert project.doit("export_qnn").ran == set()
+
+
 def test_leftovers_of_a_model(project: Project) -> None:
     path = project.root / "pipelines" / "p.yaml"
     value = json.loads(path.read_text("utf-8"))

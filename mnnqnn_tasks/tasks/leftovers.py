@@ -69,10 +69,10 @@ def _is_gone(place: Place, task: str) -> bool:
     job = session.current().jobs.get(rest[0])
     if job is None or job.place is not place:
         return True
-    part = rest[1] if len(rest) > 1 else None
+    part = rest[1] if len(rest) > 1 else ""
     if stage in session.OF_A_TARGET:
-        return part is not None and part not in {target.name for target in job.model.targets}
-    return stage == "io" and part not in [str(shape) for shape in job.model.shapes]
+        return part != "" and part not in {target.name for target in job.model.targets}
+    return stage == "io" and part.isdigit() and int(part) not in job.model.shapes
 
 
 def _names(place: Place, task: str) -> PathNames:
@@ -134,6 +134,8 @@ def _unrecorded(left: Leftover) -> list[str]:
     paths = []
     if stage == "validate" and rest:
         paths.append(left.names.expand(f"@build/verify/{rest[0]}.json"))
+    if stage == "io" and rest and rest[0].isdigit():
+        paths.append(left.names.expand(f"@build/testdir/{rest[0]}/output.mnn"))
     if stage == "translate" and (job is None or job.place is not left.place):
         blobs = left.values().get("blobs")
         paths += [left.names.expand(f"@build/blobs/{d}") for d in blobs or () if _is_digest(d)]

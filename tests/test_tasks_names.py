@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,51 @@ def test_one_task_of_the_cut_can_be_chosen(tmp_path: Path) -> None:
     assert not result.ran_of("bundle")
 
 
+@pytest.mark.parametrize(
+    ("typed", "linked"),
+    [
+        ("link:m:*:graph0", {"m:a:graph0"}),
+        ("link:*:graph[01]", {"m:a:graph0", "m:a:graph1"}),
+        ("*:graph3", {"m:a:graph3"}),
+        ("link:m:*", {f"m:a:graph{n}" for n in range(5)}),
+    ],
+)
+def test_a_pattern_chooses_tasks_of_the_cut(tmp_path: Path, typed: str, linked: set[str]) -> None:
+    project = exported(tmp_path / "p")
+    assert project.doit("forget", "link").code == 0
+    result = project.doit(typed)
+    assert result.code == 0, result.text
+    assert result.ran_of("link") == linked
+    assert not result.ran_of("bundle")
+
+
+def test_a_pattern_before_any_build(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "p")
+    result = project.doit("translate:m:*2")
+    assert result.code == 0, result.text
+    assert result.ran_of("translate") == {"m:graph2", "m:graph1_2"}
+    assert not result.ran_of("link")
+
+
+def test_a_pattern_that_fits_one_of_two_models(tmp_path: Path) -> None:
+    project = exported(tmp_path / "p")
+    path = project.root / "pipelines" / "p.yaml"
+    value = json.loads(path.read_text("utf-8"))
+    value["models"].append(value["models"][0] | {"name": "n", "chunk_sizes": [24, 32]})
+    path.write_text(json.dumps(value), "utf-8")
+    result = project.doit("translate:*:graph2_0")  # m has only one chunk size
+    assert result.code == 0, result.text
+    assert result.ran_of("translate") == {"n:graph2_0"}
+
+
+@pytest.mark.parametrize("typed", ["link:m:*:graph99", "link:*:grap0", "translate:*:x", "lnk:*"])
+def test_a_pattern_that_fits_nothing(tmp_path: Path, typed: str) -> None:
+    result = exported(tmp_path / "p").doit(typed)
+    assert result.code != 0
+    assert f"there is no task '{typed}'" in result.text
+    assert not result.ran and "Traceback" not in result.text
+
+
 def test_a_users_own_tasks_live_beside_ours(tmp_path: Path) -> None:
     project = exported(tmp_path / "p")
     dodo = project.root / "dodo.py"
@@ -115,6 +161,12 @@ def test_a_users_own_tasks_live_beside_ours(tmp_path: Path) -> None:
     assert first.code == 0 and first.ran == {"deploy"}, first.text
     assert (project.root / "done").read_text() == "deployed\n"
     assert project.doit("deploy").ran == set()
+
+
+def test_an_empty_choice_of_pipeline(tmp_path: Path) -> None:
+    result = Project.create(tmp_path / "p").doit("pipeline=", "export_qnn")
+    assert result.code == 3
+    assert "pipeline= names no file" in result.text and "pipeline=FILE" in result.text
 
 
 def test_pipeline_chosen_on_the_command_line(tmp_path: Path) -> None:

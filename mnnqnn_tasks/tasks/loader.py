@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def pipeline_files() -> list[Path]:
         if given not in VARIABLES and near:
             raise PipelineError(f"there is no setting {given!r}", todo=f"did you mean {near}=...?")
     chosen = doit.get_var("pipeline")
+    if chosen == "":
+        raise PipelineError("pipeline= names no file", todo="pipeline=FILE, or leave it out")
     if chosen is not None:
         return [Path(doit.get_initial_workdir() or ".") / chosen]
     folder = Path(PIPELINES)
@@ -126,12 +128,16 @@ def _other_creators(command: Any) -> set[str]:
 def _all_tasks(executes: bool, typed: list[str]) -> Iterator[Task]:
     here = session.current()
     by_stage: dict[str, list[str]] = {stage: [] for stage in session.STAGES}
+    static = {job.name: list(graph.static_tasks(job)) for job in here.jobs.values()}
+    fixed = [task.name for tasks in static.values() for task in tasks]
+    patterns = names.patterns(typed, here.jobs, fixed)
     for job in here.jobs.values():
-        made = list(graph.static_tasks(job))
-        made += _later(job, typed) if executes else _planned(job)
+        made = static[job.name]
+        made += _later(job, typed, patterns) if executes else _planned(job)
         made += _exports(job)
         for task in made:
-            by_stage[task.name.split(":")[0]].append(task.name)
+            if "*" not in task.name:
+                by_stage[task.name.split(":")[0]].append(task.name)
         yield from made
     for stage, members in by_stage.items():
         yield graph.group(stage, members, _GROUP_DOC[stage])
@@ -172,12 +178,16 @@ def _planned(job: Job) -> list[Task]:
     return list(graph.planned_tasks(job, plan))
 
 
-def _later(job: Job, typed: list[str]) -> list[Task]:
+def _later(job: Job, typed: list[str], patterns: list[names.Pattern]) -> list[Task]:
     """Placeholders of the tasks that this run's cut will make, under the names known now."""
-    wanted = [n for n in typed if session.current().job_of(n) is job and _is_planned(n)]
+    wanted = [
+        name
+        for name in typed
+        if session.current().job_of(name) is job and _is_planned(name) and "*" not in name
+    ]
     for name in wanted:
         _check_target(job, name)
-    return list(_placeholders(job, wanted))
+    return list(_placeholders(job, wanted, [p for p in patterns if job.name in p.waiting]))
 
 
 def _is_planned(name: str) -> bool:
@@ -187,23 +197,28 @@ def _is_planned(name: str) -> bool:
 def _check_target(job: Job, name: str) -> None:
     stage, _, *rest = name.split(":")
     targets = [target.name for target in job.model.targets]
-    if stage != "translate" and rest and rest[0] not in targets and "*" not in name:
+    if stage != "translate" and rest and rest[0] not in targets:
         known = [":".join((stage, job.name, t, *rest[1:])) for t in targets]
         raise names.unknown(name, known)
 
 
-def _placeholders(job: Job, wanted: list[str] | tuple[str, ...]) -> Iterator[Task]:
+def _placeholders(
+    job: Job, wanted: Sequence[str], patterns: Sequence[names.Pattern] = ()
+) -> Iterator[Task]:
     certain = [f"{stage}:{job.name}" for stage in names.PLANNED]
     for target in job.model.targets:
         certain += [f"link:{job.name}:{target.name}", f"bundle:{job.name}:{target.name}"]
     loader = DelayedLoader(
-        functools.partial(_after_partition, job, tuple(wanted)), executed=f"partition:{job.name}"
+        functools.partial(_after_partition, job, tuple(wanted), tuple(patterns)),
+        executed=f"partition:{job.name}",
     )
-    for name in dict.fromkeys((*certain, *wanted)):
+    for name in dict.fromkeys((*certain, *wanted, *(p.placeholder(job.name) for p in patterns))):
         yield Task(name, None, loader=loader, doc="known when the model is cut")
 
 
-def _after_partition(job: Job, wanted: tuple[str, ...]) -> Iterator[Task]:
+def _after_partition(
+    job: Job, wanted: tuple[str, ...], patterns: tuple[names.Pattern, ...]
+) -> Iterator[Task]:
     """The tasks of a fresh cut; doit calls this in the middle of a run."""
     if f"partition:{job.name}" in session.current().failed:
         return
@@ -219,6 +234,12 @@ def _after_partition(job: Job, wanted: tuple[str, ...]) -> Iterator[Task]:
     for name in wanted:
         if name not in known:
             yield _failing(name, str(names.unknown(name, known)))
+    for pattern in patterns:
+        name, members = pattern.placeholder(job.name), pattern.members(job.name, known)
+        if members is None:
+            yield _failing(name, str(names.unknown(pattern.text, known)))
+        else:
+            yield graph.group(name, members, f"what fits {pattern.text}")
 
 
 def _bundles(job: Job) -> list[str]:

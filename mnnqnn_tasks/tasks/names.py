@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -56,6 +58,56 @@ def unknown(name: str, known: Iterable[str], hint: str = "doit list --all") -> I
     near = nearest(name, known)
     meant = f"did you mean {near}? " if near else ""
     return InvalidCommand(f"there is no task {name!r}\n  to do: {meant}see `{hint}`")
+
+
+@dataclass
+class Pattern:
+    """A pattern on the command line that may fit tasks that follow from a cut.
+
+    doit looks for fitting names before anything runs.  A placeholder whose own name fits
+    the pattern is found, and turns into a group of the real tasks after the cut.
+    """
+
+    text: str
+    waiting: set[str]  # models whose cut may still bring a fitting task
+    fits: bool = False
+
+    def placeholder(self, model: str) -> str:
+        """The name of the placeholder for ``model``, which the pattern fits."""
+        plain = re.sub(r"\[(!?)(.)[^]]*\]", lambda m: "~" if m[1] else m[2], self.text)
+        return plain.replace("*", f"*{model}*", 1)
+
+    def members(self, model: str, known: Iterable[str]) -> list[str] | None:
+        """The tasks of ``model`` that fit; ``None`` if no task of any model does."""
+        found = [name for name in known if fnmatchcase(name, self.text)]
+        self.fits = self.fits or bool(found)
+        self.waiting.discard(model)
+        return None if not self.fits and not self.waiting else found
+
+
+def patterns(typed: Iterable[str], models: Collection[str], known: Iterable[str]) -> list[Pattern]:
+    """The patterns among ``typed`` that may fit tasks of the cut of ``models``.
+
+    Args:
+        typed: names and patterns as typed.
+        models: the models that will be cut.
+        known: names of tasks that there are in any case.
+    """
+    names = list(known)
+    found = []
+    for text in typed:
+        if "*" not in text:
+            continue
+        # What is left of a pattern when a beginning of it fits "link:MODEL:" can fit more.
+        begins = [text[:end] for end in range(len(text) + 1)]
+        waiting = {
+            model
+            for model in models
+            if any(fnmatchcase(f"{stage}:{model}:", b) for stage in PLANNED for b in begins)
+        }
+        if waiting:
+            found.append(Pattern(text, waiting, any(fnmatchcase(n, text) for n in names)))
+    return found
 
 
 def expand(typed: Iterable[str], tasks: Mapping[str, Task]) -> list[str]:
@@ -114,4 +166,5 @@ def check_names(names: Iterable[str], known: Collection[str], other: Collection[
                 continue
         elif other and name.split(":")[0] not in STAGES:
             continue
-        raise unknown(name, {*known, *other, *_commands()})
+        real = {task for task in known if "*" not in task}  # no placeholders of patterns
+        raise unknown(name, {*real, *other, *_commands()})

@@ -300,7 +300,8 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
         doc=f"the bundle of {job.name} for {target.name}",
         deps=[layout.model_json, layout.host_model, *binaries],
         targets=[os.path.join(out, "config_qnn.json")],
-        task_dep=[f"link:{job.name}:{target.name}:{name}" for name in names],
+        # doit starts them in this order: a long task that starts last is waited for.
+        task_dep=[f"link:{job.name}:{target.name}:{name}" for name in plan.binaries_by_size()],
         key=stage_key(
             "bundle",
             chunk_sizes=chunks,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mnnqnn_tasks.qnn.options import TargetOptions
 
 #: Added to the niceness of a process whose result nothing in the run waits for.
-_NICE = 10
+_NICE = 3
 
 #: Files made, and values to remember.
 Outcome = tuple[list[str], dict[str, Any]]

@@ -90,8 +90,8 @@ class Project:
             [sys.executable, "-m", "doit", *args],
             cwd=options.pop("cwd", self.root),
             env={**os.environ, "PYTHONPATH": str(REPO), **options.pop("env", {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.STDOUT),
             encoding="utf-8",
             **options,
         )

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,21 @@ def test_a_journal_that_cannot_be_written_ends_the_run(project: Project, damage:
     assert "was ended by signal" not in result.text
     assert result.text.count("tasks.jsonl: cannot write") == 1, result.text
     assert project.tree() == before
+
+
+@pytest.mark.parametrize("command", ["export_qnn", "why"])
+def test_nobody_reads_the_output(project: Project, command: str) -> None:
+    """As in ``doit export_qnn | head -1``: the work is done all the same."""
+    shutil.rmtree(project.build / "targets")
+    shutil.rmtree(project.bundle())
+    reader, writer = os.pipe()
+    with project.start(command, stdout=writer, stderr=subprocess.PIPE) as run:
+        os.close(writer)
+        os.close(reader)
+        _, text = run.communicate(timeout=300)
+    assert run.returncode == 0
+    assert not text, text
+    assert (command == "export_qnn") == (project.bundle() / "config_qnn.json").exists()
 
 
 def test_missing_wheel(project: Project, tmp_path: Path) -> None:

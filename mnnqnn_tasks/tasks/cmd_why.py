@@ -7,6 +7,7 @@ from doit.control import TaskControl
 
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.fresh import explain
+from mnnqnn_tasks.tasks.reporter import unread_output
 
 
 class Why(DoitCmdBase):  # type: ignore[misc]
@@ -31,7 +32,12 @@ class Why(DoitCmdBase):  # type: ignore[misc]
                 continue
             stale += 1
             reason = status.get_error_message() or explain(task)
-            self.outstream.write(f"{task.name}: {reason}\n")
+            self._say(f"{task.name}: {reason}")
         if not stale:
-            self.outstream.write("nothing would run\n")
+            self._say("nothing would run")
         return 0
+
+    def _say(self, line: str) -> None:
+        with unread_output():
+            self.outstream.write(line + "\n")
+            self.outstream.flush()

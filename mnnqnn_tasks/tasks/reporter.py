@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from doit.exceptions import BaseFail, InvalidTask, UnmetDependency
@@ -135,5 +139,17 @@ class Reporter:
         return f"{', '.join(parts)}; {time.monotonic() - self._begin:.1f} s"
 
     def _write(self, line: str) -> None:
-        self._out.write(line + "\n")
-        self._out.flush()
+        with unread_output():
+            self._out.write(line + "\n")
+            self._out.flush()
+
+
+@contextlib.contextmanager
+def unread_output() -> Iterator[None]:
+    """Go on in silence when the reader of our output is gone, as in ``doit why | head``."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # also for what Python still holds back
+        os.close(nowhere)

@@ -82,6 +82,19 @@ def test_an_interrupted_run_sweeps_before_it_ends(tmp_path: Path, number: int) -
     assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
 
 
+def test_ctrl_c_while_the_dodo_file_is_loaded(tmp_path: Path) -> None:
+    project = Project.create(tmp_path / "p")
+    with open(project.root / "dodo.py", "a", encoding="utf-8") as dodo:
+        dodo.write("\nimport time\nopen('loading', 'w').close()\ntime.sleep(30)\n")
+    with project.start("list") as run:
+        while run.poll() is None and not (project.root / "loading").exists():
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=20)
+    assert run.returncode == 128 + signal.SIGINT
+    assert text == ""
+
+
 def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "p")
     done: set[str] = set()

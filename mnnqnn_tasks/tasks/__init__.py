@@ -9,7 +9,9 @@ A ``dodo.py`` that exports every pipeline in ``pipelines/`` is::
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 from typing import Any
 
 #: The oldest Python that this package runs on.
@@ -28,6 +30,8 @@ def load() -> dict[str, Any]:
     """
     from doit.exceptions import InvalidDodoFile
 
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)  # until a run installs its own
     if sys.version_info < PYTHON:
         wanted = ".".join(map(str, PYTHON))
         have = ".".join(map(str, sys.version_info[:3]))
@@ -38,6 +42,11 @@ def load() -> dict[str, Any]:
     from mnnqnn_tasks.tasks import loader
 
     return loader.load()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C: the exit status that a shell expects, and no traceback."""
+    raise SystemExit(128 + number)
 
 
 __all__ = ["PYTHON", "load"]

@@ -122,7 +122,10 @@ def test_leftovers_of_a_model(project: Project) -> None:
     foreign.write_text("x", "utf-8")
     (project.root / "q.yaml").write_text(json.dumps(value | {"build_dir": "build"}), "utf-8")
     # Other pipelines may own the folder when only one of them is loaded.
-    assert "nothing to remove" in project.doit("pipeline=q.yaml", "clean", "--old").text
+    refused = project.doit("pipeline=q.yaml", "clean", "--old")
+    assert refused.code == 3 and "leave pipeline=... out" in refused.text
+    assert project.doit("pipeline=q.yaml", "clean").code == 0
+    assert (project.build / "plan.json").exists()
     assert project.doit("clean", "--old").code == 0
     assert _files(project.build) == {foreign}
     assert not project.bundle().exists()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import doit
 from doit.cmd_clean import Clean as DoitClean
+from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.tasks import leftovers, names, session
 
@@ -36,6 +38,11 @@ class Clean(DoitClean):  # type: ignore[misc]
         if not here.jobs:
             super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
             return 0
+        if old and doit.get_var("pipeline") is not None:
+            raise InvalidCommand(
+                "--old is about all pipelines, and pipeline=... chooses one\n"
+                "  to do: leave pipeline=... out"
+            )
         tasks = {task.name: task for task in self.task_list}
         typed = list(pos_args or ())
         if not old:

@@ -295,6 +295,7 @@ def test_a_full_disk_keeps_the_old_bundle(parts: Parts) -> None:
     """A file size limit stands in for the full disk: both fail in write(2)."""
     parts.make()
     before = tree(parts.out)
+    parts.binaries[0].write_bytes(b"another" * 1000)
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -308,6 +309,22 @@ def test_a_full_disk_keeps_the_old_bundle(parts: Parts) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert tree(parts.out) == before
     assert os.listdir(parts.out.parent) == ["t"]
+
+
+def test_what_did_not_change_is_kept_and_what_was_edited_is_not(parts: Parts) -> None:
+    parts.make()
+    before = tree(parts.out)
+    kept, edited, other = (parts.out / "qnn" / path.name for path in parts.binaries[:3])
+    inode = kept.stat().st_ino
+    data = edited.read_bytes()
+    edited.write_bytes(data[:-1] + b"!")
+    other.unlink()
+    other.symlink_to(parts.binaries[2])
+    parts.make()
+    assert tree(parts.out) == before
+    assert kept.stat().st_ino == inode
+    assert kept.stat().st_nlink == 1
+    assert not other.is_symlink()
 
 
 @pytest.mark.parametrize("exchange", [True, False])

@@ -16,21 +16,28 @@ What is in it, and why, follows from MNN's LLM engine (``llmconfig.hpp``, ``llm.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.errors import BundleError, StaleInputError
-from mnnqnn_tasks.files import canonical_json, sha256_bytes, write_bytes, write_json
+from mnnqnn_tasks.files import (
+    canonical_json,
+    sha256_bytes,
+    sha256_file,
+    write_bytes,
+    write_json,
+)
 from mnnqnn_tasks.mnn.complete import embeddings_in_weight
 from mnnqnn_tasks.mnn.folder import open_folder
 from mnnqnn_tasks.mnn.index import FileDigest, ModelIndex
 from mnnqnn_tasks.mnn.params import net_ops, net_ranges
 from mnnqnn_tasks.mnn.reader import read
 from mnnqnn_tasks.mnn.table import Table
-from mnnqnn_tasks.toolchain.wholefolder import copy_file, whole_folder
+from mnnqnn_tasks.toolchain.wholefolder import copy_file, keep_file, whole_folder
 
 CONFIG = "config_qnn.json"
 MANIFEST = "bundle.json"
@@ -99,10 +106,11 @@ def make_bundle(
     sources |= {f"qnn/{Path(b).name}": Path(b) for b in binaries}
     _refuse_clashes(sources, copied)
     with whole_folder(out) as new:
-        files = {name: _copy(source, new / name) for name, source in sources.items()}
+        files = {name: _copy(source, new / name, out / name) for name, source in sources.items()}
         for name in copied:
-            files[name] = _copy(folder.path / name, new / name)
-            _check_digest(files[name], known, name, str(folder.path / name))
+            source = folder.path / name
+            files[name] = _copy(source, new / name, out / name)
+            _check_digest(files[name], known, name, str(source))
         text = canonical_json(config, indent=1).encode("utf-8") + b"\n"
         write_bytes(new / CONFIG, text)
         files[CONFIG] = FileDigest(sha256_bytes(text), len(text))
@@ -124,9 +132,21 @@ def _manifest(
     }
 
 
-def _copy(source: Path, target: Path) -> FileDigest:
-    try:
+def _copy(source: Path, target: Path, old: Path) -> FileDigest:
+    """Copy ``source``, or keep the old bundle's file where that has the same bytes."""
+    with _readable(source):
+        size = source.stat().st_size
+        if old.is_file() and old.stat().st_size == size:
+            sha256 = sha256_file(source)
+            if keep_file(old, target, sha256):
+                return FileDigest(sha256, size)
         return FileDigest(*copy_file(source, target))
+
+
+@contextlib.contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StaleInputError(
             "a file of the bundle cannot be read", where=str(source), why=error.strerror

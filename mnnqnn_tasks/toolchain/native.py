@@ -252,10 +252,11 @@ def bundle(
 
 def _structure(made: ModelIndex, folder: str) -> dict[str, Any]:
     """What the shape of the model depends on, as opposed to the values of its weights."""
+    from mnnqnn_tasks.mnn.complete import embeddings_in_weight
     from mnnqnn_tasks.mnn.folder import open_folder
 
     files = {name: digest.sha256 for name, digest in made.files.items()}
-    if "tie_embeddings" not in open_folder(folder).llm_config:
+    if not embeddings_in_weight(open_folder(folder).settings):
         files.pop(made.weight or "", None)  # else the inputs are read from it
     return {
         "model": made.model,

@@ -327,3 +327,10 @@ def test_contradictions_of_tied_embeddings_are_named(model: Path, tie: object) -
     (model / "llm_config.json").write_text(json.dumps({**config, "tie_embeddings": tie}))
     with pytest.raises(ModelFileError, match="embeddings"):
         open_embedding(open_folder(model))
+
+
+def test_more_tokens_than_the_model_has_positions_for(model: Path, tmp_path: Path) -> None:
+    write_inputs(model, 2048, tmp_path / "input.mnn")
+    with pytest.raises(ModelFileError, match=r"llm_config.json.*2049 tokens[^!]*is 2048") as caught:
+        write_inputs(model, 2049, tmp_path / "input.mnn")
+    assert caught.value.todo == "choose chunk_sizes up to 2048 in the pipeline"

@@ -260,6 +260,14 @@ def folder_samples(
     rows: Callable[[int], npt.NDArray[np.float32]] | None = None,
 ) -> dict[str, Sample]:
     """`make_samples` for the model in ``folder``, whose errors name the file at fault."""
+    longest = folder.settings.get("max_position_embeddings")
+    if longest and seq > longest:
+        raise ModelFileError(
+            f"the model cannot read {seq} tokens at once",
+            where=str(folder.path / CONFIG_FILE),
+            why=f"its max_position_embeddings is {longest}",
+            todo=f"choose chunk_sizes up to {longest} in the pipeline",
+        )
     try:
         return make_samples(folder.settings, net, seq, rows)
     except ModelFileError as error:

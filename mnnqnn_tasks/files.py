@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -104,17 +105,22 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def canonical_json(value: object, *, indent: int | None = None) -> str:
-    """JSON text that depends on the value alone: sorted keys, UTF-8, no locale."""
-    separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(
-        value,
+@functools.cache
+def _encoder(indent: int | None) -> json.JSONEncoder:
+    # json.dumps makes a new encoder per call, which for many small values costs more than
+    # encoding them.
+    return json.JSONEncoder(
         sort_keys=True,
         ensure_ascii=False,
         allow_nan=False,
         indent=indent,
-        separators=separators,
+        separators=(",", ":") if indent is None else (",", ": "),
     )
+
+
+def canonical_json(value: object, *, indent: int | None = None) -> str:
+    """JSON text that depends on the value alone: sorted keys, UTF-8, no locale."""
+    return _encoder(indent).encode(value)
 
 
 def write_json(path: str | os.PathLike[str], value: object) -> None:

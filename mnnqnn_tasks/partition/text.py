@@ -13,8 +13,8 @@ def readable_json(value: object) -> str:
     return _render(value, 0) + "\n"
 
 
-def _flat(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+#: One encoder for all: json.dumps makes a new one per call.
+_flat = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _render(value: object, depth: int) -> str:

@@ -28,6 +28,9 @@ from mnnqnn_tasks.qnn.ir import (
     Tensor,
 )
 
+#: One encoder for all: json.dumps makes a new one per call.
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
 
 class _Raw(str):
     """Text that is JSON already."""
@@ -42,7 +45,7 @@ def _text(value: object) -> str:
         return "{" + ", ".join(f"{_text(k)}: {_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_text, value)) + "]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _ENCODE(value)
 
 
 def _floats(values: Sequence[float]) -> _Raw:

@@ -295,6 +295,7 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
             "chunk_sizes": chunks,
             "runtime": runtime,
             "target": options(target),
+            "digests": str(job.place.state / "digests"),
             "out": out,
         },
         doc=f"the bundle of {job.name} for {target.name}",

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ def make_bundle(
     target: Mapping[str, Any],
     library: str,
     out_dir: str | os.PathLike[str],
+    digest: Callable[[Path], str] = sha256_file,
 ) -> list[Path]:
     """Put the bundle of one model for one target together.
 
@@ -74,6 +75,7 @@ def make_bundle(
         target: JSON values that describe the target, for the manifest.
         library: identity of the QNN library, for the manifest.
         out_dir: the bundle's folder; replaced whole.
+        digest: tells the SHA-256 of a file, perhaps without reading it again.
 
     Returns:
         The files of the bundle, sorted.
@@ -106,10 +108,12 @@ def make_bundle(
     sources |= {f"qnn/{Path(b).name}": Path(b) for b in binaries}
     _refuse_clashes(sources, copied)
     with whole_folder(out) as new:
-        files = {name: _copy(source, new / name, out / name) for name, source in sources.items()}
+        files = {
+            name: _copy(source, new / name, out / name, digest) for name, source in sources.items()
+        }
         for name in copied:
             source = folder.path / name
-            files[name] = _copy(source, new / name, out / name)
+            files[name] = _copy(source, new / name, out / name, digest)
             _check_digest(files[name], known, name, str(source))
         text = canonical_json(config, indent=1).encode("utf-8") + b"\n"
         write_bytes(new / CONFIG, text)
@@ -132,13 +136,13 @@ def _manifest(
     }
 
 
-def _copy(source: Path, target: Path, old: Path) -> FileDigest:
+def _copy(source: Path, target: Path, old: Path, digest: Callable[[Path], str]) -> FileDigest:
     """Copy ``source``, or keep the old bundle's file where that has the same bytes."""
     with _readable(source):
         size = source.stat().st_size
         if old.is_file() and old.stat().st_size == size:
-            sha256 = sha256_file(source)
-            if keep_file(old, target, sha256):
+            sha256 = digest(source)
+            if keep_file(old, target, sha256, digest):
                 return FileDigest(sha256, size)
         return FileDigest(*copy_file(source, target))
 

@@ -226,13 +226,15 @@ def bundle(
     chunk_sizes: Sequence[int],
     runtime: Mapping[str, Any],
     target: Mapping[str, Any],
+    digests: str,
     out: str,
 ) -> Outcome:
-    """The bundle's folder.
+    """The bundle's folder; ``digests`` is the memory of file digests.
 
     Raises:
         BundleError, StaleInputError, DiskError: see `make_bundle`.
     """
+    from mnnqnn_tasks.cache.statcache import DigestCache
     from mnnqnn_tasks.qnn import library
     from mnnqnn_tasks.toolchain.bundle import make_bundle
 
@@ -245,6 +247,7 @@ def bundle(
         runtime=runtime,
         target=target,
         library=library.identity(),
+        digest=DigestCache(digests).digest,
         out_dir=out,
     )
     return [str(path) for path in made], {}

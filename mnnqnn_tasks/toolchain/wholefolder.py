@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
+from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors
 
 _CHUNK = 1 << 20
 _AT_FDCWD = -100
@@ -58,17 +58,20 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
     return digest.hexdigest(), size
 
 
-def keep_file(old: Path, target: Path, sha256: str) -> bool:
+def keep_file(old: Path, target: Path, sha256: str, digest: Callable[[Path], str]) -> bool:
     """Make ``target`` the file ``old``, a hard link, if that has these bytes.
 
     For a folder that is about to be replaced: ``old`` goes away with it, so the link is
     soon the only name of the file.  Nothing is written, so nothing has to reach the disk.
 
+    Args:
+        digest: tells the SHA-256 of a file.
+
     Returns:
         False when ``old`` is no such file, or the file system has no hard links.
     """
     try:
-        if old.is_symlink() or sha256_file(old) != sha256:
+        if old.is_symlink() or digest(old) != sha256:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(old, target)

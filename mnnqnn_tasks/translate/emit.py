@@ -14,7 +14,6 @@ from mnnqnn_tasks.files import (
     disk_errors,
     link_or_copy,
     write_bytes,
-    write_text,
 )
 from mnnqnn_tasks.qnn import netjson
 from mnnqnn_tasks.qnn.ir import Graph
@@ -61,8 +60,8 @@ def emit(
         work = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=out_dir))
     try:
         names = [f"{graph.name}.cpp"]
-        # Not flushed to the disk: nothing of ours reads it, and it is made again with
-        # net.json, which is.
+        # Nothing is flushed to the disk: what a power cut takes is missed by size, and link
+        # checks every blob against its digest.
         write_bytes(work / names[0], emit_cpp.source(graph).encode(), durable=False)
         for tensor in graph.tensors:
             if tensor.blob is None:
@@ -71,7 +70,7 @@ def emit(
             names.append(f"{tensor.name}.raw")
             link_or_copy(store_blob(blob_store, sha256, blobs[sha256]), work / names[-1])
         last = f"{graph.name}_net.json"
-        write_text(work / last, net)
+        write_bytes(work / last, net.encode(), durable=False)
         with disk_errors(out_dir):
             (out_dir / last).unlink(missing_ok=True)
             for stale in set(_files(out_dir, ".raw")) - set(names):

@@ -123,9 +123,9 @@ def canonical_json(value: object, *, indent: int | None = None) -> str:
     return _encoder(indent).encode(value)
 
 
-def write_json(path: str | os.PathLike[str], value: object) -> None:
+def write_json(path: str | os.PathLike[str], value: object, *, durable: bool = True) -> None:
     """Write ``value`` as indented canonical JSON, whole or not at all."""
-    write_text(path, canonical_json(value, indent=1) + "\n")
+    write_bytes(path, (canonical_json(value, indent=1) + "\n").encode("utf-8"), durable=durable)
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:

@@ -155,12 +155,15 @@ def encode(net: Table) -> bytes:
     return bytes(_build(net))
 
 
-def write(path: str | os.PathLike[str], net: Table) -> None:
+def write(path: str | os.PathLike[str], net: Table, *, durable: bool = True) -> None:
     """Write ``net`` to ``path``, whole or not at all; errors are those of `encode`.
+
+    Args:
+        durable: see `atomic_writer`.
 
     Raises:
         DiskError: when the file system refuses.
     """
     data = _build(net)
-    with atomic_writer(path) as stream:
+    with atomic_writer(path, durable=durable) as stream:
         stream.write(data)

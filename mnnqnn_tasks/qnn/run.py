@@ -65,7 +65,7 @@ def link(
     )
     info = binary.from_json(result)
     if report is not None:
-        write_json(report, info.to_json())
+        write_json(report, info.to_json(), durable=False)
     return info
 
 

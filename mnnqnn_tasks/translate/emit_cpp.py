@@ -9,6 +9,7 @@ float32 back exactly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from mnnqnn_tasks.qnn.ir import (
@@ -27,6 +28,7 @@ from mnnqnn_tasks.translate.names import NamePool, sanitize
 
 _PER_LINE = 8
 _C_TYPE = {"UINT_32": "uint32_t", "INT_32": "int32_t", "FLOAT_32": "float"}
+_PLAIN = re.compile(r"[A-Za-z0-9_ ./,:-]*")
 _C_FIELD = {
     "UINT_32": "uint32Value",
     "INT_32": "int32Value",
@@ -52,6 +54,8 @@ def literals(values: Sequence[float]) -> list[str]:
 
 def quoted(text: str) -> str:
     """``text`` as a C++ string literal: anything but plain ASCII as an octal escape."""
+    if _PLAIN.fullmatch(text):  # nearly every name
+        return f'"{text}"'
     out = []
     for byte in text.encode("utf-8", "surrogateescape"):
         char = chr(byte)

@@ -331,8 +331,7 @@ def forward(
     names = output_names(net)
     inputs = [op.name for op in net.oplists or () if op.type == "Input"]
     given = [_given(path, inputs, names) for path in files]
-    # One thread: the same bytes as with more, and the other cores stay with the export.
-    with CpuWorker(threads=1, nice=nice) as worker:
+    with CpuWorker(nice=nice) as worker:
         used = weight if weight.exists() else None
         results = dict(run_samples(worker, net, model, used, given, names))
         for number, path in enumerate(files.values()):

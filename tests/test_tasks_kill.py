@@ -113,13 +113,11 @@ def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
 def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "p")
     with project.start("export_qnn") as run:
-        deadline = time.monotonic() + 30
-        workers: set[int] = set()
-        while not workers and time.monotonic() < deadline:
-            workers = {
-                int(p) for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-            }
-        os.kill(min(workers), signal.SIGKILL)
+        # A worker that is lost before it has asked for a task costs the run nothing: doit
+        # collects it when it starts the next one, which then does all the work.
+        assert run.stdout.readline().startswith("model:")
+        workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        os.kill(min(map(int, workers)), signal.SIGKILL)
         text, _ = run.communicate(timeout=60)
     assert run.returncode not in (0, None)
     assert "worker process was ended by signal 9" in text

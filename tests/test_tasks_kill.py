@@ -58,7 +58,7 @@ def test_kill_at_random_moments(tmp_path: Path, wanted: dict[str, bytes]) -> Non
             time.sleep(0.5 + 2.5 * moment.random())
             below = _children(run.pid)
             run.send_signal(number)
-            text, _ = run.communicate(timeout=60)
+            text, _ = run.communicate(timeout=150)
         assert run.returncode in (-number, 128 + number, 0)
         assert "Traceback" not in text
         assert _gone(below), "workers outlive the run"
@@ -76,7 +76,7 @@ def test_an_interrupted_run_sweeps_before_it_ends(tmp_path: Path, number: int) -
         while run.poll() is None and not list(project.build.glob(f"blobs/{TEMP_PREFIX}*")):
             time.sleep(0.005)
         run.send_signal(number)
-        text, _ = run.communicate(timeout=60)
+        text, _ = run.communicate(timeout=150)
     assert run.returncode == 128 + number, text
     assert "Traceback" not in text
     assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
@@ -115,10 +115,11 @@ def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     with project.start("export_qnn") as run:
         # A worker that is lost before it has asked for a task costs the run nothing: doit
         # collects it when it starts the next one, which then does all the work.
-        assert run.stdout.readline().startswith("model:")
+        # Once the cut is made, all workers have started.
+        assert any(line.startswith("cut:") for line in run.stdout)
         workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         os.kill(min(map(int, workers)), signal.SIGKILL)
-        text, _ = run.communicate(timeout=60)
+        text, _ = run.communicate(timeout=150)
     assert run.returncode not in (0, None)
     assert "worker process was ended by signal 9" in text
     assert "Traceback" not in text

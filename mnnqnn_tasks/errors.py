@@ -116,3 +116,7 @@ class BundleError(MnnqnnError):
 
 class VerifyError(MnnqnnError):
     """The exported graphs do not compute what the CPU model computes."""
+
+
+class GenieError(MnnqnnError):
+    """A file of a Genie bundle cannot be read, or asks for something that cannot be done."""

@@ -1,0 +1,1 @@
+"""Qualcomm's Genie runtime: graph names, the loader's rules, and what follows from them."""

@@ -110,6 +110,10 @@ class BusyError(MnnqnnError):
     """Another run is using the same build folder."""
 
 
+class CacheError(MnnqnnError):
+    """A setting of the cache is wrong, or a cache command cannot do its work."""
+
+
 class BundleError(MnnqnnError):
     """A bundle cannot be put together."""
 

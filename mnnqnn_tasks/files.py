@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import json
@@ -23,6 +24,8 @@ from mnnqnn_tasks.errors import DiskError
 TEMP_PREFIX = ".tmp-"
 
 _CHUNK = 1 << 20
+
+_FICLONE = 0x40049409  # linux/fs.h
 
 _DISK_ERRNO = {
     errno.ENOSPC: "the disk is full",
@@ -170,3 +173,16 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
             with contextlib.suppress(OSError):
                 os.unlink(temp)
             raise
+
+
+def clone_file(source: int, target: int) -> bool:
+    """Let the open file ``target`` share the blocks of ``source`` until one is written.
+
+    Returns:
+        False where the file system cannot; then ``target`` is as it was.
+    """
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True

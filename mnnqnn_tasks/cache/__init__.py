@@ -1,1 +1,1 @@
-"""Content digests and the memory of what was already hashed."""
+"""Content digests, action keys, and the store of what actions made."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import functools
 import hashlib
 import os
@@ -19,12 +18,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors
+from mnnqnn_tasks.files import TEMP_PREFIX, clone_file, disk_errors
 
 _CHUNK = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_FICLONE = 0x40049409  # linux/fs.h
 
 #: What a file system or kernel says that cannot exchange.
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -48,7 +46,7 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
         goal = Path(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         with open(goal, "w+b") as dst:
-            shared = _clone(src.fileno(), dst.fileno())
+            shared = clone_file(src.fileno(), dst.fileno())
             reader = dst if shared else src
             while chunk := reader.read(_CHUNK):
                 digest.update(chunk)
@@ -75,14 +73,6 @@ def keep_file(old: Path, target: Path, sha256: str, digest: Callable[[Path], str
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(old, target)
-    except OSError:
-        return False
-    return True
-
-
-def _clone(source: int, target: int) -> bool:
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
     except OSError:
         return False
     return True

@@ -90,6 +90,10 @@ class NetFileError(MnnqnnError):
     """A ``*_net.json`` file breaks its schema or the rules of the IR."""
 
 
+class SourceFileError(MnnqnnError):
+    """What MNN's ``compilefornpu`` left (sources, raw data, merges) is not whole or not legal."""
+
+
 class QnnError(MnnqnnError):
     """A QNN library call failed, or a binary read back differs from what was asked."""
 

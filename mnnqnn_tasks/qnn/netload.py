@@ -6,6 +6,7 @@ worker more time than a small link.  Problems are `FormError`, which names the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,6 @@ from mnnqnn_tasks.qnn.ir import (
 
 FORMAT = "mnnqnn-net"
 VERSION = 1
-
-_FLOAT32_MAX = 3.4028234663852886e38
 
 Fields = dict[str, Any]
 
@@ -110,9 +109,14 @@ def _floats(data: object, place: str) -> tuple[float, ...]:
     values = _list(data, place)
     if not set(map(type, values)) <= {int, float}:
         raise FormError(f"{place}: numbers are needed")
-    if values and max(map(abs, values)) > _FLOAT32_MAX:
+    try:
+        exact = f32_tuple(values)
+    except OverflowError:  # an integer beyond double
+        exact = (math.inf,)
+    # After rounding: the shortest text of the largest float32 lies above it.
+    if exact and math.isinf(max(map(abs, exact))):
         raise FormError(f"{place}: a number is beyond the range of float32")
-    return f32_tuple(values)
+    return exact
 
 
 def _channels(fields: Fields, place: str) -> tuple[tuple[float, ...], tuple[int, ...]]:

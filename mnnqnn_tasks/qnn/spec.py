@@ -43,7 +43,7 @@ def check(graph: Graph, where: str | None = None) -> None:
     Raises:
         NetFileError: naming the first tensor or node that breaks a rule, and the rule.
     """
-    for place, problem in _problems(graph):
+    for place, problem in problems(graph):
         raise NetFileError(
             f"{place}: {problem}",
             where=where or graph.name or "graph",
@@ -52,7 +52,7 @@ def check(graph: Graph, where: str | None = None) -> None:
         )
 
 
-def _problems(graph: Graph) -> Iterator[tuple[str, str]]:
+def problems(graph: Graph) -> Iterator[tuple[str, str]]:
     if not graph.name:
         yield "graph", "has no name"
     if not graph.nodes:

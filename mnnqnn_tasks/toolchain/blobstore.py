@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
+from mnnqnn_tasks.errors import StaleInputError
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
 
 Stamp = list[int]
@@ -31,6 +35,33 @@ def put(store: Path, digest: str, data: memoryview | bytes) -> None:
     Raises:
         DiskError: when it cannot be written.
     """
+    _put(store, digest, lambda stream: stream.write(data))
+
+
+def put_pieces(store: Path, digest: str, pieces: Iterable[bytes], where: str) -> None:
+    """As `put`, for data that comes piece by piece from the file ``where``.
+
+    Raises:
+        DiskError: when it cannot be written.
+        StaleInputError: the pieces do not have that digest (any more).
+    """
+
+    def write(stream: BinaryIO) -> None:
+        found = hashlib.sha256()
+        for piece in pieces:
+            found.update(piece)
+            stream.write(piece)
+        if found.hexdigest() != digest:
+            raise StaleInputError(
+                "a file changed while it was read",
+                where=where,
+                todo="run again when nothing writes to it any more",
+            )
+
+    _put(store, digest, write)
+
+
+def _put(store: Path, digest: str, write: Callable[[BinaryIO], object]) -> None:
     path = store / digest
     with disk_errors(path):
         if _holds(path, digest):
@@ -39,7 +70,7 @@ def put(store: Path, digest: str, data: memoryview | bytes) -> None:
         fd, temp = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=store)
         try:
             with os.fdopen(fd, "wb") as stream:
-                stream.write(data)
+                write(stream)
                 stream.flush()
                 os.fchmod(stream.fileno(), 0o644)
                 # Without fsync: what a power cut takes is missed by size, and link checks

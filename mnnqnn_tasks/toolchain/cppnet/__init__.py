@@ -1,0 +1,1 @@
+"""Graph sources (``graph*.cpp``) that MNN's ``compilefornpu`` wrote, read into ``net.json``."""

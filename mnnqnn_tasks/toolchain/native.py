@@ -206,15 +206,26 @@ def translate(folder: str, subgraph: str, sources: str, blobs: str, out: str) ->
 
 
 def link(
-    nets: Sequence[str], blobs: str, target: Mapping[str, Any], out: str, report: str
+    nets: Sequence[str],
+    blobs: str,
+    target: Mapping[str, Any],
+    out: str,
+    report: str,
+    ask: bool = False,
 ) -> Outcome:
     """One context binary and what was read back from it.
 
+    ``ask`` QNN about every op first: for graphs that were not made for what it takes.
+
     Raises:
-        QnnError, NativeCrash, ToolMissing, DiskError: see `run.link`.
+        QnnError, NativeCrash, ToolMissing, DiskError: see `run.link`, `refuse_bad_ops`.
     """
     from mnnqnn_tasks.qnn import run
 
+    if ask:
+        from mnnqnn_tasks.toolchain.cppnet.ask import refuse_bad_ops
+
+        refuse_bad_ops([Path(net) for net in nets], target_options(target))
     run.link([Path(n) for n in nets], Path(blobs), target_options(target), Path(out), Path(report))
     return [out, report], {}
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from mnnqnn_tasks.qnn import spec
 from mnnqnn_tasks.qnn.ir import Blob, Graph, Node, Param, Tensor
 from mnnqnn_tasks.toolchain.cppnet import assemble, values
+from mnnqnn_tasks.toolchain.cppnet.axes import with_output_axes
 from mnnqnn_tasks.toolchain.cppnet.fields import STRUCTS
 from mnnqnn_tasks.toolchain.cppnet.scan import GAP, IDENT, Scanner, Template, unquoted
 from mnnqnn_tasks.toolchain.cppnet.values import Item, Symbols
@@ -137,6 +138,7 @@ class _Parser:
         if scanner.skip() < len(scanner.data):
             raise scanner.unexpected("the end of the file")
         graph = Graph(unquoted(head["name_text"][1:-1]), self._tensors(), self._nodes)
+        graph = with_output_axes(graph)
         self._check(graph, end)
         return Source(graph, tuple(t for t in graph.tensors if t.kind == "STATIC"))
 

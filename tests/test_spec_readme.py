@@ -15,7 +15,7 @@ README = (REPO / "README.md").read_text("utf-8")
 
 
 def test_the_pipeline_of_the_readme_loads(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.S)
+    block = re.findall(r"```yaml\n(.*?)```", README, re.S)[0]
     path = tmp_path / "pipelines" / "p.yaml"
     path.parent.mkdir()
     path.write_text(re.sub(r"^   ", "", block, flags=re.M))

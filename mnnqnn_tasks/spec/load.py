@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mnnqnn_tasks.errors import PipelineError
 from mnnqnn_tasks.spec import yamlfile
 from mnnqnn_tasks.spec.check import Path as KeyPath
 from mnnqnn_tasks.spec.check import did_you_mean, violations
+from mnnqnn_tasks.spec.models import read_models
 from mnnqnn_tasks.spec.pipeline import Model, Pipeline, Target
 from mnnqnn_tasks.spec.schemas import schema
 from mnnqnn_tasks.spec.soc import Soc, table
@@ -23,7 +25,8 @@ _OPTIONS = (
     "fp16_relaxed_precision",
     "weight_sharing",
 )
-_CHUNK_SIZES = (128,)
+#: Bytes of the units of ``max_memory``.
+_UNITS = {"MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30}
 
 #: Keys of config_qnn.json that say what the export made; another value would break it.
 _MADE_BY_EXPORT = ("llm_model", "llm_weight", "chunk_limits", "base_dir", "npu_model_dir")
@@ -53,13 +56,16 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
             raise document.error(
                 ("runtime", key), "the export sets this key", "remove it", at_key=True
             )
+    build_dir = _resolve(file.parent, raw.get("build_dir", "build"))
+    dist_dir = _resolve(file.parent, raw.get("dist_dir", "dist"))
     pipeline = Pipeline(
         file=file,
-        models=_models(document, file.parent, targets),
+        models=read_models(document, file.parent, targets, (build_dir, dist_dir)),
         targets=targets,
         runtime=raw.get("runtime", {}),
-        build_dir=_resolve(file.parent, raw.get("build_dir", "build")),
-        dist_dir=_resolve(file.parent, raw.get("dist_dir", "dist")),
+        build_dir=build_dir,
+        dist_dir=dist_dir,
+        max_memory=_bytes(raw["max_memory"]) if "max_memory" in raw else None,
         warnings=tuple(warnings),
     )
     _check_folders(pipeline, document)
@@ -91,18 +97,10 @@ def _resolve(base: Path, text: str) -> Path:
     return Path(os.path.realpath(base / text))
 
 
-def _refuse_twins(document: Document, section: str, names: Sequence[str], todo: str) -> None:
-    """Refuse two names that are one on a file system that ignores letter case."""
-    first: dict[str, int] = {}
-    for i, name in enumerate(names):
-        earlier = first.setdefault(name.casefold(), i)
-        if earlier != i:
-            raise document.error(
-                (section, i),
-                f"the name {name!r} is already taken by {section}[{earlier}] "
-                f"({document.where((section, earlier))})",
-                todo,
-            )
+def _bytes(text: str) -> int:
+    """``4 GB``, whose form the schema has checked, in bytes."""
+    number, unit = re.fullmatch(r"([0-9.]+) ?(\w+)", text).groups()  # type: ignore[union-attr]
+    return int(float(number) * _UNITS[unit])
 
 
 def _targets(document: Document, warnings: list[str]) -> tuple[Target, ...]:
@@ -112,9 +110,22 @@ def _targets(document: Document, warnings: list[str]) -> tuple[Target, ...]:
         _target(document, ("targets", i), {**defaults, **entry}, warnings)
         for i, entry in enumerate(raw["targets"])
     )
-    todo = "give one of them another 'name'"
-    _refuse_twins(document, "targets", [t.name for t in targets], todo)
+    _refuse_twins(document, [target.name for target in targets])
     return targets
+
+
+def _refuse_twins(document: Document, names: Sequence[str]) -> None:
+    """Refuse two names that are one on a file system that ignores letter case."""
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        earlier = first.setdefault(name.casefold(), i)
+        if earlier != i:
+            raise document.error(
+                ("targets", i),
+                f"the name {name!r} is already taken by targets[{earlier}] "
+                f"({document.where(('targets', earlier))})",
+                "give one of them another 'name'",
+            )
 
 
 def _target(
@@ -189,58 +200,33 @@ def _unknown_soc(
     return Soc(soc_id, None, arch)
 
 
-def _models(document: Document, base: Path, targets: tuple[Target, ...]) -> tuple[Model, ...]:
-    raw = document.value
-    defaults = raw.get("defaults", {})
-    by_name = {target.name: target for target in targets}
-    for path in [("defaults",), *(("models", i) for i in range(len(raw["models"])))]:
-        _check_names(document, path, by_name)
-    models = []
-    for i, entry in enumerate(raw["models"]):
-        wanted = entry.get("targets", defaults.get("targets", list(by_name)))
-        chunks = entry.get("chunk_sizes", defaults.get("chunk_sizes", _CHUNK_SIZES))
-        models.append(
-            Model(
-                name=entry["name"],
-                path=_resolve(base, entry["path"]),
-                chunk_sizes=tuple(int(c) for c in chunks),
-                targets=tuple(t for t in targets if t.name in wanted),
-                where=document.where(("models", i)),
-            )
-        )
-    _refuse_twins(document, "models", [m.name for m in models], "rename one of them")
-    return tuple(models)
-
-
-def _check_names(document: Document, path: KeyPath, by_name: dict[str, Target]) -> None:
-    section: Any = document.value
-    for step in path:
-        section = section.get(step, {}) if isinstance(section, dict) else section[step]
-    for i, name in enumerate(section.get("targets", ())):
-        if name not in by_name:
-            raise document.error(
-                (*path, "targets", i),
-                f"there is no target {name!r}",
-                did_you_mean(name, by_name, "targets"),
-            )
-
-
 def _check_folders(pipeline: Pipeline, document: Document) -> None:
     """Refuse output folders that would grow over each other or over a model."""
-    outputs = {
-        f"{key} of model {model.name!r}": (key, folder / model.name)
+    outputs = [
+        (key, f"{key} of model {model.name!r}", str(folder / model.name))
         for key, folder in (("build_dir", pipeline.build_dir), ("dist_dir", pipeline.dist_dir))
         for model in pipeline.models
-    }
-    inputs = {f"the folder of model {m.name!r}": m.path for m in pipeline.models}
-    places = list(outputs.items())
-    for i, (what, (key, folder)) in enumerate(places):
-        others = {name: other for name, (_, other) in places[:i]} | inputs
-        for name, other in others.items():
-            if folder == other or folder in other.parents or other in folder.parents:
-                path: KeyPath = (key,) if key in document.value else ()
-                raise document.error(
-                    path,
-                    f"{folder} ({what}) and {other} ({name}) overlap",
-                    f"choose another {key}",
-                )
+    ]
+    taken = {str(m.path): f"the folder of model {m.name!r}" for m in pipeline.models}
+    above = {parent: path for path in taken for parent in _with_parents(path)}
+    for key, what, folder in outputs:
+        # A folder of ours may neither hold one of the others nor lie in it.
+        inside = next((path for path in _with_parents(folder) if path in taken), None)
+        other = inside or above.get(folder)
+        if other is not None:
+            path: KeyPath = (key,) if key in document.value else ()
+            raise document.error(
+                path,
+                f"{folder} ({what}) and {other} ({taken[other]}) overlap",
+                f"choose another {key}",
+            )
+        taken[folder] = what
+        above |= dict.fromkeys(_with_parents(folder), folder)
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    """``path`` and the folders that it lies in."""
+    yield path
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent

@@ -81,6 +81,7 @@ class Pipeline:
         file: the YAML file, absolute, links resolved.
         runtime: JSON values for ``config_qnn.json``; do not change it.
         build_dir, dist_dir: absolute, links resolved; need not exist.
+        max_memory: bytes that the tasks of a run may use together, ``None`` if not said.
         warnings: messages to print once.
     """
 
@@ -90,6 +91,7 @@ class Pipeline:
     runtime: dict[str, Any] = field(hash=False)
     build_dir: Path
     dist_dir: Path
+    max_memory: int | None = None
     warnings: tuple[str, ...] = ()
 
     def pairs(self) -> Iterator[tuple[Model, Target]]:

@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from mnnqnn_tasks import errors
+from mnnqnn_tasks import errors, peak
 from mnnqnn_tasks.errors import MnnqnnError, ModelFileError, NativeCrash, ToolMissing
 from mnnqnn_tasks.files import disk_errors
 from mnnqnn_tasks.mnn import reader, samples
@@ -83,6 +83,7 @@ class CpuWorker:
     ) -> None:
         process = self._process
         if process is not None:
+            peak.helper_used(peak.resident_peak(process.pid))
             if kind is not None:
                 process.kill()
             for stream in (process.stdin, process.stdout):

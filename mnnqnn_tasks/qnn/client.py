@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from mnnqnn_tasks import errors
+from mnnqnn_tasks import errors, peak
 from mnnqnn_tasks.errors import MnnqnnError, NativeCrash, QnnError
 from mnnqnn_tasks.qnn import library
 from mnnqnn_tasks.qnn.log import tail_of
@@ -233,7 +233,11 @@ def _run(lib_dir: Path, files: Mapping[str, int], timeout: float) -> int | None:
         if code is None:
             return None
         if forked:
-            return int(code) if code else server.process.wait()  # no code: the server died
+            if not code:  # the server died
+                return server.process.wait()
+            ended, used = code.split()
+            peak.helper_used(int(used))
+            return int(ended)
     return server.process.wait()
 
 

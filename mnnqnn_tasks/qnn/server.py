@@ -7,8 +7,9 @@ of a fresh process, and takes no other down when it dies.
 It talks over one SOCK_SEQPACKET socket.  A message is a JSON list of names, with one file
 descriptor for each: ``request_fd``, ``response_fd``, ``stderr_fd``, ``status_fd`` and those
 that the request itself uses.  ``status_fd`` gets the message "forked", and when the worker
-has ended its exit code (minus the signal) as text; closing the other end of it kills the
-worker.  When the control socket is closed, all workers are killed and this process ends.
+has ended its exit code (minus the signal) and its peak memory (bytes) as text; closing the
+other end of it kills the worker.  When the control socket is closed, all workers are killed
+and this process ends.
 """
 
 from __future__ import annotations
@@ -107,14 +108,15 @@ class Server:
 
     def _reap(self) -> None:
         while self._status:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
             channel = self._status.pop(pid)
             with contextlib.suppress(KeyError):
                 self._poll.unregister(channel)
             with contextlib.suppress(OSError):
-                channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+                code = os.waitstatus_to_exitcode(status)
+                channel.send(f"{code} {usage.ru_maxrss * 1024}".encode())
             channel.close()
 
 

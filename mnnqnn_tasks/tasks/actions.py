@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import time
 import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,8 +14,10 @@ from doit.exceptions import TaskError, TaskFailed
 
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import disk_errors, sha256_file
+from mnnqnn_tasks.peak import Meter
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.toolchain.memory import needed
 
 #: Set this variable to see Python's traceback of an unexpected error.
 DEBUG_VAR = "MNNQNN_DEBUG"
@@ -30,11 +33,17 @@ def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
     Returns:
         The values for doit to store, or doit's failure object.
     """
+    here = session.current()
+    job = here.job_of(task_name)
+    assert job is not None
     try:
-        made, values = getattr(importlib.import_module(_NATIVE), stage)(**arguments)
-        job = session.current().job_of(task_name)
-        assert job is not None
-        return {"made": _record(job, made, values.get("blobs", {})), **values}
+        with here.admitted(task_name, needed(stage, arguments)):
+            begin = time.monotonic()
+            with Meter() as meter:
+                made, values = getattr(importlib.import_module(_NATIVE), stage)(**arguments)
+        record = _record(job, made, values.get("blobs", {}))
+        used = {"seconds": round(time.monotonic() - begin, 3), "peak": meter.peak}
+        return {"made": record, "used": used, **values}
     except MnnqnnError as error:
         return TaskFailed(str(error))
     except MemoryError:

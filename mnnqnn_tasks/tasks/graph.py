@@ -128,7 +128,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
             targets=[sample],
             key=key,
         )
-    given = list(samples(job).values())
+    given = samples(job)
     results = [job.layout.io(shape, "output") for shape in job.model.shapes]
     yield _stage(
         job,
@@ -142,7 +142,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
             "out": results,
         },
         doc=f"what {job.name} computes on the CPU from the sample inputs",
-        deps=[job.layout.model_json, *given],
+        deps=[job.layout.model_json, *given.values()],
         targets=results,
         key=key,
     )

@@ -47,6 +47,7 @@ def begin(command: Any) -> bool:
     atexit.register(finish, clean=not executes, only=os.getpid())
     if executes:
         here.running = True
+        here.share_memory()
         signals.install()
     return executes
 

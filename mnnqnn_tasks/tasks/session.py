@@ -6,6 +6,7 @@ none of them a common context; this is it.  There is one per process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mnnqnn_tasks.cache.statcache import DigestCache
 from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.tasks.admission import Memory, available
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 from mnnqnn_tasks.tasks.layout import Layout
 from mnnqnn_tasks.tasks.lock import FolderLock
@@ -81,6 +83,7 @@ class Session:
         removed: how many files and folders this command deleted, or would.
         problems: messages about what could not be deleted, one per reason.
         outputs: the folders, with a separator at the end, that only we write to.
+        memory: what the tasks of this run share; ``None`` without a run.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class Session:
     removed: int = 0
     problems: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    memory: Memory | None = None
     _folders: dict[str, Place] = field(default_factory=dict)
 
     def add(self, pipeline: Pipeline) -> None:
@@ -113,6 +117,17 @@ class Session:
         """The job that a task belongs to; ``None`` for groups and a user's own tasks."""
         stage, _, rest = task.partition(":")
         return self.jobs.get(rest.partition(":")[0]) if stage in STAGES else None
+
+    def share_memory(self) -> None:
+        """Set the limit for the tasks of this run: the smallest that a pipeline names."""
+        named = [job.pipeline.max_memory for job in self.jobs.values()]
+        self.memory = Memory(min((m for m in named if m is not None), default=available()))
+
+    def admitted(self, task: str, need: int) -> contextlib.AbstractContextManager[None]:
+        """Wait until ``task`` may use ``need`` bytes; 0 means that it is no matter."""
+        if self.memory is None or not need:
+            return contextlib.nullcontext()
+        return self.memory.admitted(task, need)
 
     def is_group(self, task: str) -> bool:
         """Whether the task only holds others together."""

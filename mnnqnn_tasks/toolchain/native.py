@@ -57,9 +57,9 @@ def io_input(folder: str, shape: int, out: str) -> Outcome:
 
 
 def io_output(
-    folder: str, index: str, digests: str, samples: Sequence[str], out: Sequence[str]
+    folder: str, index: str, digests: str, samples: Mapping[str, str], out: Sequence[str]
 ) -> Outcome:
-    """What the model computes from each of ``samples`` on the CPU.
+    """What the model computes on the CPU from each of ``samples``, by number of tokens.
 
     ``digests`` is the memory of file digests of the build folder.
 
@@ -70,7 +70,7 @@ def io_output(
     from mnnqnn_tasks.mnn import cpu
 
     with _unchanged(folder, _index(index), digests):
-        cpu.forward(folder, dict(zip(samples, out, strict=True)), nice=_NICE)
+        cpu.forward(folder, dict(zip(samples.values(), out, strict=True)), nice=_NICE)
     return list(out), {}
 
 

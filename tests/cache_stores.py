@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mnnqnn_tasks.cache.entry import Entry
@@ -65,3 +67,25 @@ class Stored:
 
     def store_files(self) -> list[Path]:
         return sorted(path for path in self.local.root.rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def s3_server(bucket: str) -> Iterator[dict[str, str]]:
+    """A real S3 server on loopback with an empty bucket: the environment that leads to it."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        environ = {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        request = urllib.request.Request(f"http://{host}:{port}/{bucket}", method="PUT")
+        urllib.request.urlopen(request).close()
+        yield environ
+    finally:
+        server.stop()

@@ -165,6 +165,18 @@ class LocalStore:
             info = os.lstat(path)
             os.utime(path, ns=(time.time_ns(), info.st_mtime_ns))
 
+    def check(self, file: File) -> None:
+        """See that the content of ``file`` is there, without reading it.
+
+        Raises:
+            Missing: the store does not have it.
+            Damaged: what it has is of another size, or no file.
+        """
+        if not self.holds(file.sha256, file.size):
+            if os.path.lexists(self.object_path(file.sha256)):
+                raise Damaged("it has another size")
+            raise Missing(file.sha256)
+
     def fetch(self, file: File, target: Path, *, link: bool) -> None:
         """Make ``target``, which must not exist, a file with the content that ``file`` says.
 
@@ -176,11 +188,8 @@ class LocalStore:
             Damaged: what it has is another content, and that may be at ``target``.
             DiskError: ``target`` cannot be written.
         """
+        self.check(file)
         source = self.object_path(file.sha256)
-        if not self.holds(file.sha256, file.size):
-            if os.path.lexists(source):
-                raise Damaged("it has another size")
-            raise Missing(file.sha256)
         try:
             digest = place.share(source, target, link=link)
         except FileNotFoundError:

@@ -16,47 +16,48 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mnnqnn_tasks.cache.config import CacheSettings
-from mnnqnn_tasks.cache.entry import Damaged, Entry, File
+from mnnqnn_tasks.cache.entry import Damaged, Entry, File, to_bytes
 from mnnqnn_tasks.cache.local import LocalStore, Missing
 from mnnqnn_tasks.cache.once import Once
+from mnnqnn_tasks.cache.pool import at_once, on_threads
+from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
 from mnnqnn_tasks.errors import DiskError
-from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors
+from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
 
 #: Where an entry is.
 Where = Literal["local", "remote"]
 
-#: Below this many bytes threads cost more than they save.
-_SMALL = 4 << 20
-
-_THREADS = 4
-
-_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 class Cache:
     """A cache on the given stores.
 
-    Processes forked from this one share its warnings: each is given once per run.
+    Processes forked from this one share its warnings, and the knowledge that a store is
+    not to be used any more: both count once per run.
 
     Args:
         local: the store on this machine, if any.
+        remote: the store that is shared with others, if any.
         warn: told one line of text for the user.
-        read_only: nothing is added to the local store.
+        read_only: nothing is added to the local store, nor deleted.
     """
 
     def __init__(
         self,
         local: LocalStore | None,
+        remote: RemoteStore | None = None,
         *,
         warn: Callable[[str], None],
         read_only: bool = False,
     ) -> None:
         self.local = local
+        self.remote = remote
         self._warn = warn
         self._read_only = read_only
         self._unreadable = Once()
         self._unwritable = Once()
+        self._off = Once()
 
     # Looking
 
@@ -66,23 +67,35 @@ class Cache:
 
     def contains_many(self, keys: Iterable[str]) -> dict[str, Where]:
         """Where each key has an entry; keys without one are left out."""
+        wanted = set(keys)
         found: dict[str, Where] = {}
         if self.local is not None:
-            found = {key: "local" for key in keys if self.local.has(key)}
+            found = {key: "local" for key in wanted if self.local.has(key)}
+        wanted -= found.keys()
+        if wanted:
+            nothing: set[str] = set()
+            there = self._ask(lambda remote: remote.has_many(wanted), nothing)
+            found |= dict.fromkeys(there, "remote")
         return found
 
     def lookup(self, key: str) -> Entry | None:
         """The entry of ``key``; its files are not read yet, and `restore` may still fail."""
-        if self.local is None:
-            return None
+        entry = None
+        if self.local is not None:
+            try:
+                entry = self.local.read(key)
+            except Damaged as error:
+                self._drop(key, f"the entry {key[:12]}: {error}")
+            except OSError as error:
+                if self._unreadable.claim():
+                    self._warn(f"the cache {self.local.root} cannot be read: {_reason(error)}")
+        if entry is not None:
+            return entry
         try:
-            return self.local.read(key)
+            return self._ask(lambda remote: remote.read(key), None)
         except Damaged as error:
-            self._drop(key, f"the entry {key[:12]} is damaged: {error}")
-        except OSError as error:
-            if self._unreadable.claim():
-                self._warn(f"the cache {self.local.root} cannot be read: {_reason(error)}")
-        return None
+            self._drop_remote(key, f"the entry {key[:12]}: {error}")
+            return None
 
     # Taking out
 
@@ -90,6 +103,8 @@ class Cache:
         self, entry: Entry, place: Callable[[str], Path], *, exclusive: bool = False
     ) -> bool:
         """Put the files of an entry in place, all or none, each whole and of its digest.
+
+        What comes from the remote store is added to the local one.
 
         Args:
             place: where the file of a name belongs.
@@ -107,49 +122,117 @@ class Cache:
         temps = {name: _temp_beside(goal) for name, goal in goals.items()}
 
         def stage(file: File) -> None:
-            self._stage(file, temps[file.name], link=not exclusive)
+            self._stage(entry, file, temps[file.name], link=not exclusive)
 
         try:
-            _each(stage, entry.files, entry.size)
+            self._bring(entry.files, entry)
+            on_threads(stage, entry.files, entry.size)
             for name, goal in goals.items():
                 with disk_errors(goal):
                     os.replace(temps[name], goal)
-        except Missing:
+        except (Missing, Damaged):
             if self.local is not None and not self._read_only:
                 self.local.drop_entry(entry.key)
-            return False
-        except Damaged as error:
-            self._drop(entry.key, f"an entry for {entry.action} is damaged: {error}")
             return False
         finally:
             # Also after a rename: it does nothing if both are links to one file already.
             for temp in temps.values():
                 with contextlib.suppress(OSError):
                     os.unlink(temp)
-        if self.local is not None:
-            self.local.used(entry.key)
+        if self.local is not None and not self._read_only:
+            self._keep(entry)
         return True
 
-    def _stage(self, file: File, temp: Path, *, link: bool) -> None:
+    def _stage(self, entry: Entry, file: File, temp: Path, *, link: bool) -> None:
+        """Put one verified file at ``temp``.
+
+        Raises:
+            Missing, Damaged: no store has it; what there is to say is said.
+            DiskError: ``temp`` cannot be written.
+        """
         with disk_errors(temp):
             temp.parent.mkdir(parents=True, exist_ok=True)
-        if self.local is None:
+        if self._from_local(file, temp, link):
+            return
+        if self._bring([file], entry) and self._from_local(file, temp, link):
+            return  # it was damaged, and is mended
+        if not self._ask(lambda remote: self._download(remote, entry, file, temp), False):
             raise Missing(file.sha256)
+
+    def _from_local(self, file: File, temp: Path, link: bool) -> bool:
+        if self.local is None:
+            return False
         try:
             self.local.fetch(file, temp, link=link)
             if not link:
                 os.chmod(temp, 0o644)
+            return True
+        except Missing:
+            return False
         except Damaged as error:
-            if not self._read_only:
-                self.local.drop_object(file.sha256)
-            raise Damaged(f"{file.name}: {error}") from None
+            self._drop_object(file, error)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temp)
+            return False
 
-    def _drop(self, key: str, why: str) -> None:
-        """Tell about a damaged entry and delete it; the first to delete it tells."""
-        if self.local is None:
-            return
-        if self._read_only or self.local.drop_entry(key):
-            self._warn(f"cache: {why}; it is made anew")
+    def _bring(self, files: Iterable[File], entry: Entry) -> bool:
+        """Download into the local store what it lacks, several contents at a time.
+
+        Returns:
+            Whether it has got anything.
+
+        Raises:
+            Damaged: what came is not what it should be.
+        """
+        local = self.local
+        if local is None or self.remote is None or not self._may_write():
+            return False
+        missing: dict[str, File] = {}
+        for file in files:
+            try:
+                local.check(file)
+            except Missing:
+                missing[file.sha256] = file
+            except Damaged as error:
+                self._drop_object(file, error)
+                missing[file.sha256] = file
+
+        def bring(file: File) -> bool:
+            try:
+                with local.incoming() as (stream, path):
+                    got = self._ask(lambda r: self._download(r, entry, file, path), False)
+                    if got:
+                        local.accept(stream, path, file.sha256)
+                    return got
+            except DiskError as error:
+                self._full(error)
+                return False
+
+        return any(at_once(bring, missing.values()))
+
+    def _download(self, remote: RemoteStore, entry: Entry, file: File, target: Path) -> bool:
+        try:
+            remote.fetch(file, target)
+        except Missing:
+            return False
+        except Damaged as error:
+            remote.drop_object(file.sha256)
+            self._drop_remote(entry.key, f"{file.name}: {error}")
+            raise
+        return True
+
+    def _keep(self, entry: Entry) -> None:
+        """Remember that an entry was used, and keep one that came from the remote."""
+        assert self.local is not None
+        if self.local.has(entry.key):
+            self.local.used(entry.key)
+        elif self._may_write() and all(
+            self.local.holds(digest, size) for digest, size in entry.contents().items()
+        ):
+            try:
+                self.local.write(entry)
+            except DiskError as error:
+                self._full(error)
 
     # Putting in
 
@@ -168,55 +251,119 @@ class Cache:
             values: JSON values.
 
         Returns:
-            The entry, ``None`` when it could not be stored; the user is told once a run.
+            The entry, ``None`` when no store took it; the user is told once a run.
 
         Raises:
             ValueError, TypeError: a name or a value is none.
         """
-        if self.local is None or self._read_only or self._unwritable.claimed:
+        blank = tuple(File(name, "0" * 64, 0) for name in sorted(files))
+        entry = Entry(key, action, blank, values, cost_seconds)
+        to_bytes(entry)
+        saved = self._save_locally(entry, files)
+        if not self._sends():
+            return saved
+        try:
+            whole = saved or _measured(entry, files)
+        except OSError as error:
+            self._warn(f"cache: {error.filename} cannot be read: {_reason(error)}")
             return None
+        sources = {f.sha256: files[f.name] for f in whole.files}
+        if self.local is not None and saved is not None:
+            sources = {digest: self.local.object_path(digest) for digest in sources}
+        sent = self._ask(lambda remote: remote.write(whole, sources), None)
+        return whole if saved is not None or sent is not None else None
+
+    def _save_locally(self, entry: Entry, files: Mapping[str, Path]) -> Entry | None:
         local = self.local
-        empty = "0" * 64
-        entry = Entry(
-            key, action, tuple(File(n, empty, 0) for n in sorted(files)), values, cost_seconds
-        )
+        if local is None or self._read_only or not self._may_write():
+            return None
 
         def take(file: File) -> File:
             digest, size = local.add(files[file.name])
-            return replace(file, sha256=digest, size=size)
+            return File(file.name, digest, size)
 
         try:
             total = sum(os.stat(path).st_size for path in files.values())
-            entry = replace(entry, files=tuple(_each(take, entry.files, total)))
+            entry = replace(entry, files=tuple(on_threads(take, entry.files, total)))
             local.write(entry)
         except (OSError, DiskError) as error:
-            if self._unwritable.claim():
-                self._warn(f"the cache {local.root} takes nothing more in: {_reason(error)}")
+            self._full(error)
             return None
         return entry
 
+    # What goes wrong
+
+    def _may_write(self) -> bool:
+        return not self._read_only and not self._unwritable.claimed
+
+    def _sends(self) -> bool:
+        return self.remote is not None and not self.remote.read_only and not self._off.claimed
+
+    def _full(self, error: OSError | DiskError) -> None:
+        assert self.local is not None
+        if self._unwritable.claim():
+            self._warn(f"the cache {self.local.root} takes nothing more in: {_reason(error)}")
+
+    def _ask(self, work: Callable[[RemoteStore], _R], otherwise: _R) -> _R:
+        """What the remote says; ``otherwise`` when there is none or it does not work."""
+        if self.remote is None or self._off.claimed:
+            return otherwise
+        try:
+            return work(self.remote)
+        except RemoteTrouble as error:
+            if self._off.claim():
+                self._warn(f"the remote cache {self.remote.name} is left out: {error}")
+            return otherwise
+
+    def _drop(self, key: str, what: str) -> None:
+        """Delete a damaged entry and tell; whoever deletes it tells."""
+        assert self.local is not None
+        if self._read_only or self.local.drop_entry(key):
+            self._warn(f"the cache {self.local.root} was damaged, {what}")
+
+    def _drop_object(self, file: File, error: Damaged) -> None:
+        assert self.local is not None
+        if self._read_only or self.local.drop_object(file.sha256):
+            self._warn(f"the cache {self.local.root} was damaged, {file.name}: {error}")
+
+    def _drop_remote(self, key: str, what: str) -> None:
+        assert self.remote is not None
+        self.remote.drop_entry(key)
+        self._warn(f"the remote cache {self.remote.name} was damaged, {what}")
+
 
 def open_cache(settings: CacheSettings, *, warn: Callable[[str], None]) -> Cache | None:
-    """The cache that the settings ask for; ``None`` for none. Opening touches no disk."""
-    if not settings.enabled or settings.dir is None:
+    """The cache that the settings ask for, ``None`` for none.  Opening touches no disk.
+
+    Raises:
+        ToolMissing: a package that the remote needs is not installed.
+    """
+    if not settings.enabled or (settings.dir is None and settings.remote is None):
         return None
-    local = LocalStore(settings.dir, settings.max_bytes)
-    return Cache(local, warn=warn, read_only=settings.read_only)
+    local = remote = None
+    if settings.dir is not None:
+        local = LocalStore(settings.dir, settings.max_bytes)
+    if settings.remote is not None:
+        remote = RemoteStore(settings.remote, read_only=settings.read_only)
+    return Cache(local, remote, warn=warn, read_only=settings.read_only and remote is None)
 
 
 def _temp_beside(goal: Path) -> Path:
     return Path(tempfile.mktemp(prefix=TEMP_PREFIX, dir=goal.parent))
 
 
-def _each(function: Callable[[_T], _R], items: Iterable[_T], total: int) -> list[_R]:
-    """``function`` of every item, on threads if there are many bytes to work on."""
-    work = list(items)
-    if total < _SMALL or len(work) < 2:
-        return [function(item) for item in work]
-    from concurrent.futures import ThreadPoolExecutor
+def _measured(entry: Entry, files: Mapping[str, Path]) -> Entry:
+    """The entry with digests and sizes.
 
-    with ThreadPoolExecutor(min(_THREADS, len(work))) as pool:
-        return list(pool.map(function, work))
+    Raises:
+        OSError: a file cannot be read.
+    """
+
+    def measure(file: File) -> File:
+        path = files[file.name]
+        return File(file.name, sha256_file(path), os.stat(path).st_size)
+
+    return replace(entry, files=tuple(measure(file) for file in entry.files))
 
 
 def _reason(error: OSError | DiskError) -> str:

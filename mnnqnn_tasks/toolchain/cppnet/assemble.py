@@ -48,6 +48,9 @@ class _Fields:
             )
         return self._left.pop(name)[0]
 
+    def has(self, name: str) -> bool:
+        return name in self._left
+
     def maybe(self, name: str) -> Any:
         """``None`` where nothing was assigned."""
         return self._left.pop(name, (None,))[0]
@@ -76,10 +79,12 @@ class _Fields:
 
 
 def _undefined(fields: _Fields) -> None:
-    for name in ("scale", "offset"):
-        field = f"{_Q}scaleOffsetEncoding.{name}"
-        if value := fields.maybe(field):
-            raise fields.refuse(field, f"expected 0 for a tensor without encoding, found {value}")
+    """MNN gives such a tensor a scale and an offset of 0, our emitter gives it none."""
+    scale, offset = (f"{_Q}scaleOffsetEncoding.{name}" for name in ("scale", "offset"))
+    if fields.has(scale) or fields.has(offset):
+        for name in (scale, offset):
+            if value := fields.take(name):
+                raise fields.refuse(name, f"expected 0 for a tensor without encoding, not {value}")
 
 
 def _scale_offset(fields: _Fields) -> Quant:

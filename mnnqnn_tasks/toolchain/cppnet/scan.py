@@ -26,7 +26,7 @@ STRING = rb'"((?:[ !#-\[\]-~]|\\[0-3][0-7]{2})*+)"'
 _GAP = re.compile(GAP)
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 #: What an error shows of the text that it met.
-_SHOWN = re.compile(rb'"[^"\n]*+"?|[\w.+-]++|[^\s\w]|\Z')
+_SHOWN = re.compile(rb'"[^"\n]*+"?|[\w.+-]++|\S')
 _SHOWN_LENGTH = 48
 _TOKEN = re.compile(rb'#[^\n]*|"[^"]*"|\{\w+\}|\w+|::|\S')
 
@@ -79,8 +79,6 @@ class Scanner:
         shown = text[:_SHOWN_LENGTH].decode("ascii", "backslashreplace")
         dots = "..." if len(text) > _SHOWN_LENGTH else ""
         met = f"found {shown}{dots}" if text else "the file ends here"
-        if at < len(self.data) and not text:
-            met = f"found byte 0x{self.data[at]:02x}"
         return self.wrong(f"expected {expected}, {met}", at)
 
     def wrong(self, why: str, pos: int, todo: str = TODO) -> SourceFileError:

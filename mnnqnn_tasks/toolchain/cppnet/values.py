@@ -52,6 +52,8 @@ class Item:
 
 
 Symbols = dict[str, Item]
+#: Patterns in sequence, each with its name in an error.
+Parts = tuple[tuple[bytes, str], ...]
 
 
 def _integers(ctype: str) -> Callable[[Sequence[bytes]], tuple[int, ...]]:
@@ -86,36 +88,34 @@ def _texts(found: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(map(unquoted, found))
 
 
-_PAIR = GAP.join(
-    (
-        rb"\{(?:",
-        rb"\.scale",
-        rb"=)?+",
-        FLOAT,
-        rb",(?:",
-        rb"\.offset",
-        rb"=)?+",
-        rb"(%s)" % INT,
-        rb"\}",
-    )
+#: What a pair of scale and offset consists of; MNN names the two fields.
+_PAIR = (
+    (rb"\{", "{"),
+    (rb"(?:\.scale%s=)?+" % GAP, ".scale ="),
+    (FLOAT, "a finite decimal number"),
+    (rb",", ","),
+    (rb"(?:\.offset%s=)?+" % GAP, ".offset ="),
+    (rb"(%s)" % INT, "an integer"),
+    (rb"\}", "}"),
 )
 
-#: C++ type -> pattern of an element, its name in an error, and the conversion of all.
-ELEMENTS: dict[str, tuple[bytes, str, Callable[[Any], tuple[Any, ...]]]] = {
-    **{name: (rb"(%s)" % INT, "an integer", _integers(name)) for name in RANGES},
-    "float": (FLOAT, "a finite decimal number", _floats),
-    "Qnn_ScaleOffset_t": (_PAIR, "a pair of scale and offset", _pairs),
-    "Qnn_Param_t": (rb"(%s)" % IDENT, "a parameter's name", _names),
-    "Qnn_Tensor_t": (rb"(%s)" % IDENT, "a tensor's name", _names),
-    "const char *": (STRING, "a string", _texts),
+#: C++ type -> the parts of an element with their names in errors, and the conversion of all.
+ELEMENTS: dict[str, tuple[Parts, Callable[[Any], tuple[Any, ...]]]] = {
+    **{name: (((rb"(%s)" % INT, "an integer"),), _integers(name)) for name in RANGES},
+    "float": (((FLOAT, "a finite decimal number"),), _floats),
+    "Qnn_ScaleOffset_t": (_PAIR, _pairs),
+    "Qnn_Param_t": (((rb"(%s)" % IDENT, "a parameter's name"),), _names),
+    "Qnn_Tensor_t": (((rb"(%s)" % IDENT, "a tensor's name"),), _names),
+    "const char *": (((STRING, "a string"),), _texts),
 }
 
 
 class _List:
     """``{a, b, c}``; a comma after the last element is allowed."""
 
-    def __init__(self, element: bytes, expected: str, convert: Callable[[Any], tuple[Any, ...]]):
-        self._expected = expected
+    def __init__(self, parts: Parts, convert: Callable[[Any], tuple[Any, ...]]) -> None:
+        element = GAP.join(pattern for pattern, _ in parts)
+        self._parts = [(re.compile(pattern), expected) for pattern, expected in parts]
         self._convert = convert
         self._open = re.compile(rb"\{")
         self._many = re.compile(rb"(?:%s%s,%s)*+" % (_uncaptured(element), GAP, GAP))
@@ -129,12 +129,24 @@ class _List:
         scanner.accept(self._many)
         last = scanner.accept(self._one)
         end = scanner.skip()
-        scanner.take(self._close, ", or }" if last else f"{self._expected} or }}")
+        if last is None and scanner.data[end : end + 1] != b"}":
+            raise self._broken(scanner)
+        scanner.take(self._close, ", or }")
         found = self._each.findall(scanner.data, start, end)
         try:
             return self._convert(found)
         except ValueError as error:
             raise self._misfit(scanner, start, end, str(error)) from None
+
+    def _broken(self, scanner: Scanner) -> SourceFileError:
+        """The error for the first part of an element that is not what it should be."""
+        first, *rest = self._parts
+        if not scanner.accept(first[0]):
+            return scanner.unexpected(f"{first[1]} or }}")
+        for pattern, expected in rest:
+            if not scanner.accept(pattern):
+                return scanner.unexpected(expected)
+        return scanner.unexpected(", or }")
 
     def _misfit(self, scanner: Scanner, start: int, end: int, expected: str) -> SourceFileError:
         """The error for the first element that cannot be converted."""

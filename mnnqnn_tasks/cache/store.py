@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from mnnqnn_tasks.cache import upkeep
 from mnnqnn_tasks.cache.config import CacheSettings
 from mnnqnn_tasks.cache.entry import Damaged, Entry, File, to_bytes
 from mnnqnn_tasks.cache.local import LocalStore, Missing
@@ -23,6 +24,9 @@ from mnnqnn_tasks.cache.pool import at_once, on_threads
 from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
 from mnnqnn_tasks.errors import DiskError
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
+
+#: A process looks after the store's size when it has added this part of it.
+_SLACK = 1 / 20
 
 #: Where an entry is.
 Where = Literal["local", "remote"]
@@ -58,6 +62,7 @@ class Cache:
         self._unreadable = Once()
         self._unwritable = Once()
         self._off = Once()
+        self._grown = 0
 
     # Looking
 
@@ -233,6 +238,7 @@ class Cache:
                 self.local.write(entry)
             except DiskError as error:
                 self._full(error)
+            self._grow(entry)
 
     # Putting in
 
@@ -289,7 +295,32 @@ class Cache:
         except (OSError, DiskError) as error:
             self._full(error)
             return None
+        self._grow(entry)
         return entry
+
+    # Upkeep
+
+    def stats(self) -> upkeep.Stats | None:
+        """What the local store holds; ``None`` without one."""
+        return None if self.local is None else upkeep.stats(self.local)
+
+    def gc(self, max_bytes: int | None = None) -> upkeep.Collected | None:
+        """Delete what the local store need not keep, see `upkeep.gc`; ``None`` without one."""
+        self._grown = 0
+        if self.local is None or self._read_only:
+            return None
+        return upkeep.gc(self.local, max_bytes)
+
+    def verify(self) -> upkeep.Verified | None:
+        """Read the local store, see `upkeep.verify`; ``None`` without one."""
+        return None if self.local is None else upkeep.verify(self.local)
+
+    def _grow(self, entry: Entry) -> None:
+        """Keep the store within its size also during a long run."""
+        assert self.local is not None
+        self._grown += entry.size
+        if self._grown > self.local.max_bytes * _SLACK:
+            self.gc(int(self.local.max_bytes * (1 - _SLACK)))
 
     # What goes wrong
 

@@ -299,6 +299,9 @@ def _axis(symbol: str, tensor: Fields) -> Iterator[str]:
 def _bw_scales(symbol: str, tensor: Fields) -> Iterator[str]:
     yield f"  float {symbol}_bwaxis_scale[] = {{"
     yield from _rows([six(s) for s in tensor["scales"]])
+    if "offsets" in tensor:
+        yield f"  int32_t {symbol}_bwaxis_offset[] = {{"
+        yield from _rows([str(o) for o in tensor["offsets"]])
 
 
 def _bw_axis(symbol: str, tensor: Fields) -> Iterator[str]:
@@ -306,6 +309,31 @@ def _bw_axis(symbol: str, tensor: Fields) -> Iterator[str]:
     yield f"bwAxisScaleOffsetEncoding.bitwidth = {tensor['bitwidth']}"
     yield f"bwAxisScaleOffsetEncoding.numElements = {len(tensor['scales'])}"
     yield f"bwAxisScaleOffsetEncoding.scales = {symbol}_bwaxis_scale"
+    if "offsets" in tensor:  # MNN names the field wrongly
+        yield f"bwAxisScaleOffsetEncoding.offset = {symbol}_bwaxis_offset"
+
+
+def _block_scales(symbol: str, tensor: Fields) -> Iterator[str]:
+    """The only encoding with a struct of its own; the record has no example."""
+    name = f"{symbol}_blockwiseExpansion"
+    yield f"  Qnn_BlockwiseExpansion_t {name} = QNN_BLOCKWISE_EXPANSION_INIT;"
+    yield f"  Qnn_ScaleOffset_t {name}ScaleOffset[] = {{"
+    yield from _rows([f"{{.scale= {six(s)}, .offset= {o}}}" for s, o in tensor["scaleOffset"]])
+    yield f"  uint8_t {name}BlockScale[] = {{"
+    yield from _rows([str(s) for s in tensor["blockScales"]])
+    for line in (
+        f"axis = {tensor['axis']}",
+        f"scaleOffsets = {name}ScaleOffset",
+        f"numBlocksPerAxis = {len(tensor['blockScales']) // len(tensor['scaleOffset'])}",
+        f"blockScaleBitwidth = {tensor['bitwidth']}",
+        "blockScaleStorageType = QNN_BLOCKWISE_EXPANSION_BITWIDTH_SCALE_STORAGE_8",
+        f"blocksScale8 = {name}BlockScale",
+    ):
+        yield f"  {name}.{line};"
+
+
+def _blockwise(symbol: str, _tensor: Fields) -> Iterator[str]:
+    yield f"blockwiseExpansion = &{symbol}_blockwiseExpansion"
 
 
 def _scale_offset(_symbol: str, tensor: Fields) -> Iterator[str]:
@@ -327,6 +355,7 @@ _QUANTS: dict[str, tuple[Callable[..., Iterator[str]], Callable[..., Iterator[st
     "SCALE_OFFSET": (_nothing, _scale_offset),
     "AXIS_SCALE_OFFSET": (_pairs, _axis),
     "BW_AXIS_SCALE_OFFSET": (_bw_scales, _bw_axis),
+    "BLOCKWISE_EXPANSION": (_block_scales, _blockwise),
 }
 
 

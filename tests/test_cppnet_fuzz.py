@@ -13,7 +13,8 @@ from mnn_source_double import Double
 from test_cppnet_roundtrip import every_kind
 
 from mnnqnn_tasks.errors import SourceFileError
-from mnnqnn_tasks.qnn.ir import Blob, Graph
+from mnnqnn_tasks.qnn.floats import f32_tuple
+from mnnqnn_tasks.qnn.ir import Blob, BlockwiseExpansion, BwAxisScaleOffset, Graph
 from mnnqnn_tasks.toolchain.cppnet.parse import parse
 from mnnqnn_tasks.translate import emit_cpp
 
@@ -35,6 +36,9 @@ def mnn_record() -> dict[str, Any]:
 
     axis = {"encoding": "AXIS_SCALE_OFFSET", "axis": 0, "scaleOffset": [[0.25, 0], [0.001573, 0]]}
     bits = {"encoding": "BW_AXIS_SCALE_OFFSET", "axis": 3, "bitwidth": 4, "scales": [0.5, 8e-06]}
+    bits["offsets"] = [0, -1]
+    blocks = {"encoding": "BLOCKWISE_EXPANSION", "axis": 3, "bitwidth": 4}
+    blocks |= {"scaleOffset": [[0.25, 0], [0.5, 0]], "blockScales": [1, 16, 7, 16]}
     one = {"encoding": "SCALE_OFFSET", "scale": 6.4e-05, "offset": -32768}
     tensors = [
         tensor("t0", "APP_WRITE", "FLOAT_32", 1, 2, 1, 3),
@@ -48,6 +52,7 @@ def mnn_record() -> dict[str, Any]:
         tensor("conv_pad_amount_PARAM", "STATIC", "UINT_32", 2, 2),
         tensor("conv_dilation_PARAM", "STATIC", "UINT_32", 2),
         tensor("conv_w", "STATIC", "SFIXED_POINT_8", 1, 1, 2, 2, raw="conv_w", **bits),
+        tensor("blocks", "STATIC", "SFIXED_POINT_8", 1, 1, 4, 2, raw="blocks", **blocks),
         tensor("conv_b", "STATIC", "SFIXED_POINT_32", 2, raw="conv_b", **axis),
         tensor("t7", "APP_READ", "FLOAT_32", 1, 1, 3, 2),
     ]
@@ -63,7 +68,14 @@ def mnn_record() -> dict[str, Any]:
         node("norm", "RmsNorm", "t0 norm_gamma", "t5", "epsilon", "axes"),
         node("turn", "Transpose", "t5", "t6", "perm"),
         node(
-            "conv", "Conv2d", "t6 conv_w conv_b", "t7", "stride", "pad_amount", "dilation", "group"
+            "conv",
+            "Conv2d",
+            "t6 conv_w conv_b blocks",
+            "t7",
+            "stride",
+            "pad_amount",
+            "dilation",
+            "group",
         ),
     ]
     return {"graph": "graph1_0", "tensors": tensors, "nodes": nodes, "raw": {}}
@@ -119,8 +131,11 @@ def lines_of(form: str) -> list[bytes]:
 def test_the_form_of_mnn_is_read() -> None:
     graph = read(MNN)
     assert [t.name for t in graph.tensors] == [
-        *("t0", "norm_gamma", "t5", "t6", "conv_w", "conv_b", "t7")
+        *("t0", "norm_gamma", "t5", "t6", "conv_w", "blocks", "conv_b", "t7")
     ]
+    assert graph.tensors[4].quant == BwAxisScaleOffset(3, 4, f32_tuple((0.5, 8e-06)), (0, -1))
+    expected = BlockwiseExpansion(3, (0.25, 0.5), (0, 0), 2, 4, (1, 16, 7, 16))
+    assert graph.tensors[5].quant == expected
     assert [n.type for n in graph.nodes] == ["RmsNorm", "Transpose", "Conv2d"]
     assert [p.name for p in graph.nodes[2].params] == list(CONV)
     assert graph.name == "graph1_0"
@@ -220,7 +235,7 @@ def altered() -> Iterator[tuple[str, bytes, bytes, str]]:
     yield "zero byte", b'"epsilon"', b'"\\000"', "expected a name"
     yield "input", b'{"t6", "conv_w"', b'{"t8", "conv_w"', "that are in the graph, found t8"
     yield "output", b"{tensor_t7}", b"{tensor_t0}", "output t0 of conv is APP_WRITE"
-    yield "number of inputs", b"inputs_conv, 3", b"inputs_conv, 2", "expected 3, the number"
+    yield "number of inputs", b"inputs_conv, 4", b"inputs_conv, 2", "expected 4, the number"
     yield (
         "parameter twice",
         b"{param_stride_conv, ",
@@ -228,6 +243,14 @@ def altered() -> Iterator[tuple[str, bytes, bytes, str]]:
         "5",
     )
     yield "bool", b"uint32Value = 1", b"bool8Value = 1", "scalarParam.uint32Value"
+    yield (
+        "blocks",
+        b"{\n    1, 16, 7",
+        b"{\n    1, 17, 7",
+        "a block scale of 4 bits is not in 0..16",
+    )
+    yield "number of blocks", b"{\n    1, 16, 7", b"{\n    1, 7", "3 block scales, not 4"
+    yield "byte", b"{\n    1, 16, 7", b"{\n    1, 256, 7", "expected a number between 0 and 255"
     yield "axis", b"axis = 3", b"axis = 7", "quantization axis 7 of a tensor of rank 4"
     yield "bits", b"bitwidth = 4", b"bitwidth = 9", "bitwidth 9"
     yield "graph", b'"graph1_0", graphsConfigInfo', b'"graph1_1", graphsConfigInfo', '"graph1_1"'

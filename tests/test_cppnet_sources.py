@@ -22,7 +22,7 @@ from mnnqnn_tasks.toolchain import blobstore
 from mnnqnn_tasks.toolchain.cppnet import merges, raws
 from mnnqnn_tasks.toolchain.cppnet.sources import import_graph, import_sources
 
-SIZES = {"norm_gamma": 6, "conv_w": 4, "conv_b": 8}
+RAW = {"norm_gamma": b"norm_g", "conv_w": b"conv", "blocks": b"blocks_8", "conv_b": b"conv_b_8"}
 
 
 def write_graph(root: Path, name: str) -> Path:
@@ -31,8 +31,8 @@ def write_graph(root: Path, name: str) -> Path:
     folder.mkdir(parents=True)
     record = {**mnn_record(), "graph": name}
     (folder / f"{name}.cpp").write_text(Double(record).text())
-    for raw, size in SIZES.items():
-        (folder / f"{raw}.raw").write_bytes(bytes(range(size)))
+    for raw, data in RAW.items():
+        (folder / f"{raw}.raw").write_bytes(data)
     return folder
 
 
@@ -72,7 +72,7 @@ def test_a_folder_becomes_nets_and_blobs(built: Path, tmp_path: Path) -> None:
     (binary,) = import_sources(built, tmp_path / "out")
     assert binary.path == "qnn/graph0.bin"
     assert [g.name for g in binary.graphs] == ["graph0", "graph1_0"]
-    assert binary.graphs[0].blobs == binary.graphs[1].blobs and len(binary.graphs[0].blobs) == 3
+    assert binary.graphs[0].blobs == binary.graphs[1].blobs and len(binary.graphs[0].blobs) == 4
     assert files(tmp_path / "out") == {
         *(f"blobs/{digest}" for digest in binary.graphs[0].blobs),
         *(f"qnn/{name}/{name}_net.json" for name in ("graph0", "graph1_0")),
@@ -256,7 +256,7 @@ Entry = tuple[str, bytes | None, dict[str, Any]]
 def pack(folder: Path, entries: list[Entry] | None = None, **how: Any) -> Path:
     """``<graph>.bin`` in place of the raw files of ``folder``."""
     if entries is None:
-        entries = [(f"{name}.raw", bytes(range(size)), {}) for name, size in SIZES.items()]
+        entries = [(f"{name}.raw", data, {}) for name, data in RAW.items()]
     for path in folder.glob("*.raw"):
         path.unlink()
     tar = folder / f"{folder.name}.bin"
@@ -274,7 +274,7 @@ def pack(folder: Path, entries: list[Entry] | None = None, **how: Any) -> Path:
 def test_tars_of_every_kind(built: Path, tmp_path: Path, format: int) -> None:
     (plain,) = import_sources(built, tmp_path / "plain")
     long = ("x" * 150 + ".raw", b"unused", {"mtime": 1.5})
-    entries: list[Entry] = [(f"./{n}.raw", bytes(range(s)), {}) for n, s in SIZES.items()]
+    entries: list[Entry] = [(f"./{name}.raw", data, {}) for name, data in RAW.items()]
     entries += [] if format == tarfile.USTAR_FORMAT else [long]
     pack(built / "qnn" / "graph0", entries, format=format)
     (packed,) = import_sources(built, tmp_path / "packed")
@@ -284,6 +284,7 @@ def test_tars_of_every_kind(built: Path, tmp_path: Path, format: int) -> None:
 def test_two_names_of_one_file_in_a_tar(built: Path, tmp_path: Path) -> None:
     entries: list[Entry] = [
         ("norm_gamma.raw", b"123456", {}),
+        ("blocks.raw", b"87654321", {}),
         ("conv_b.raw", b"12345678", {}),
         ("other.raw", b"1234", {}),
         ("conv_w.raw", None, {"type": tarfile.LNKTYPE, "linkname": "other.raw"}),
@@ -313,7 +314,8 @@ def test_two_names_of_one_file_in_a_tar(built: Path, tmp_path: Path) -> None:
 )
 def test_tars_with_other_things_in_them(built: Path, entry: Entry, says: str) -> None:
     first: Entry = ("norm_gamma.raw", b"123456", {})
-    pack(built / "qnn" / "graph0", [first, entry, ("conv_b.raw", b"12345678", {})])
+    last: list[Entry] = [(f"{name}.raw", RAW[name], {}) for name in ("blocks", "conv_b")]
+    pack(built / "qnn" / "graph0", [first, entry, *last])
     refused(built, says)
 
 

@@ -186,7 +186,7 @@ RULES = [
     (_set("tensors", 2, "quant", "offsets", [1]), "1 offsets for 3 scales"),
     (_set("tensors", 3, "quant", "bitwidth", 9), "bitwidth 9 does not fit"),
     (_set("tensors", 4, "quant", "blocks_per_axis", 3), "6 block scales, not 9"),
-    (_set("tensors", 4, "quant", "block_scales", 0, 16), "does not fit 4 bits"),
+    (_set("tensors", 4, "quant", "block_scales", 0, 17), "not in 0..16"),
     (_set("nodes", 0, "inputs", 0, "nowhere"), "input nowhere does not exist"),
     (_set("nodes", 0, "inputs", 0, "t1"), "input t1 is used before a node produces it"),
     (_set("nodes", 1, "outputs", 0, "w0"), "output w0 is a STATIC tensor"),

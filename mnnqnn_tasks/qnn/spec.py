@@ -170,8 +170,10 @@ def _blockwise(tensor: Tensor, quant: Quant) -> Problems:
     expected = len(quant.scales) * quant.blocks_per_axis
     if quant.blocks_per_axis < 1 or len(quant.block_scales) != expected:
         yield f"{len(quant.block_scales)} block scales, not {expected}"
-    if any(not 0 <= s < 1 << quant.block_scale_bitwidth for s in quant.block_scales):
-        yield f"a block scale does not fit {quant.block_scale_bitwidth} bits"
+    # QNN takes 16 for 4 bits as what it is; 8 and 16 bits end where their storage does.
+    most = min(1 << quant.block_scale_bitwidth, 0xFF if quant.block_scale_bitwidth <= 8 else 0xFFFF)
+    if any(not 0 <= s <= most for s in quant.block_scales):
+        yield f"a block scale of {quant.block_scale_bitwidth} bits is not in 0..{most}"
 
 
 _QUANT_RULES: dict[type, Callable[[Tensor, Quant], Problems]] = {

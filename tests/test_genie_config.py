@@ -1,0 +1,328 @@
+"""genie_config.json: written, checked, and what the real libGenie says of the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from genie_models import HEAD_DIM, VOCABULARY, graph, language, split
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnnqnn_tasks.errors import GenieError
+from mnnqnn_tasks.genie import config_check, library
+from mnnqnn_tasks.genie.config import Device, GenieConfig, Rope, write
+from mnnqnn_tasks.genie.config_keys import BLOCKS
+from mnnqnn_tasks.genie.config_read import blocks, load
+from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo, Tensor
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "schemas/genie_config.schema.json").read_text())
+CONFIG = GenieConfig(
+    context_size=64,
+    vocabulary=VOCABULARY,
+    bos_token=1,
+    eos_tokens=(2,),
+    head_dim=HEAD_DIM,
+    rope=Rope(10000.0, HEAD_DIM // 2),
+    ctx_bins=("1.bin", "2.bin"),
+)
+DEVICE = Device(57, "v75")
+ARCHS = {57: "v75", 69: "v79"}
+
+
+def bundle(folder: Path, config: GenieConfig = CONFIG, device: Device = DEVICE) -> Path:
+    path = write(folder, config, device)
+    for name in (*config.ctx_bins, config.tokenizer):
+        (folder / name).write_bytes(b"there")
+    return path
+
+
+def context_file(*named: tuple[str, Any], soc: int | None = 57) -> ContextFile:
+    """What a binary with such graphs is read as."""
+    made = []
+    for name, ports in named:
+        one = graph(name, ports)
+        inputs = tuple(Tensor(t.name, t.dtype, t.dims) for t in one.inputs())
+        outputs = tuple(Tensor(t.name, t.dtype, t.dims) for t in one.outputs())
+        made.append(GraphInfo(one.name, inputs, outputs))
+    return ContextFile("f", tuple(made), soc)
+
+
+FILES = {
+    f"{number}.bin": context_file((f"token_ar1_cl64_{number}_of_2", split(number, 2, 1, 64)))
+    for number in (1, 2)
+}
+
+
+def problems(path: Path, files: dict[str, ContextFile] | None = None) -> list[str]:
+    return [
+        f"{p.severity} {p.place}: {p.what}" for p in config_check.check_file(path, files, ARCHS.get)
+    ]
+
+
+def test_what_is_written_is_sound(tmp_path: Path) -> None:
+    path = bundle(tmp_path)
+    assert problems(path, FILES) == []
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(path.read_text()))
+
+
+def test_rope_scaling_goes_into_positional_encoding(tmp_path: Path) -> None:
+    scaling = {"rope-type": "llama3", "factor": 8.0, "low-freq-factor": 1.0}
+    config = GenieConfig(
+        64, 32, -1, (2, 3), HEAD_DIM, Rope(500000.0, 2, scaling), ("1.bin",), poll=False
+    )
+    path = bundle(tmp_path, config)
+    raw = load(path)
+    assert problems(path) == []
+    assert raw["dialog"]["context"]["eos-token"] == [2, 3]
+    jsonschema.Draft202012Validator(SCHEMA).validate(raw)
+
+
+def test_a_config_without_binaries_is_refused() -> None:
+    with pytest.raises(GenieError, match="without context binaries"):
+        GenieConfig(64, 32, 1, (2,), 4, Rope(1e4, 2), ())
+
+
+def test_two_writings_are_the_same_bytes(tmp_path: Path) -> None:
+    one, two = bundle(tmp_path / "a"), bundle(tmp_path / "b")
+    assert one.read_bytes() == two.read_bytes()
+
+
+def edit(path: Path, place: str, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads(path.read_text())
+    for _, block in blocks(data, place):
+        change(block)  # type: ignore[arg-type]
+    path.write_text(json.dumps(data))
+
+
+HTP = "dialog.engine.backend.QnnHtp"
+BINARY = "dialog.engine.model.binary"
+MISTAKES: dict[str, tuple[str, Callable[[dict[str, Any]], object], str]] = {
+    "unknown key": ("dialog", lambda b: b.update(contxt={}), "error dialog.contxt: .*not know"),
+    "missing key": (
+        "dialog.context",
+        lambda b: b.pop("size"),
+        "context.size: it is missing",
+    ),
+    "type": ("dialog.sampler", lambda b: b.update({"top-k": "1"}), "top-k: '1' does not fit"),
+    "true is no number": ("dialog.context", lambda b: b.update(size=True), "True does not fit"),
+    "choice": ("dialog", lambda b: b.update(type="chat"), "dialog.type: 'chat' does not fit"),
+    "absolute": (BINARY, lambda b: b.update({"ctx-bins": ["/1.bin"]}), r"\[0\]: .* outside"),
+    "parent": ("dialog.tokenizer", lambda b: b.update(path="../t.json"), "path: .* outside"),
+    "no such file": (BINARY, lambda b: b.update({"ctx-bins": ["3.bin"]}), "there is no file '3"),
+    "twice": (BINARY, lambda b: b.update({"ctx-bins": ["1.bin", "1.bin"]}), "there twice"),
+    "empty list": (BINARY, lambda b: b.update({"ctx-bins": []}), "it is empty"),
+    "both lists": (BINARY, lambda b: b.update(fcb=["1.bin"]), "ctx-bins and fcb are both"),
+    "order": (
+        BINARY,
+        lambda b: b.update({"ctx-bins": ["2.bin", "1.bin"]}),
+        "warning .*ctx-bins: the binaries hold splits 2, 1",
+    ),
+    "context above": (
+        "dialog.context",
+        lambda b: b.update(size=128),
+        "error .*size: it is 128",
+    ),
+    "context below": ("dialog.context", lambda b: b.update(size=32), "warning .*size: it is 32"),
+    "vocabulary": ("dialog.context", lambda b: b.update({"n-vocab": 99}), "n-vocab: it is 99"),
+    "token": ("dialog.context", lambda b: b.update({"eos-token": [2, 32]}), "eos-token: token 32"),
+    "head": (HTP, lambda b: b.update({"kv-dim": 8}), "kv-dim: it is 8, and the graphs have 4"),
+    "positions": (HTP, lambda b: b.update({"pos-id-dim": 4}), "pos-id-dim: it is 4"),
+    "two ropes": (
+        "dialog.engine.model",
+        lambda b: b.update({"positional-encoding": {"type": "rope"}}),
+        "rope-theta: libGenie refuses it beside",
+    ),
+    "no extensions": (
+        "dialog.engine.backend",
+        lambda b: b.pop("extensions"),
+        "warning .*extensions: there is no",
+    ),
+    "backend block": ("dialog.engine.backend", lambda b: b.pop("QnnHtp"), "QnnHtp: it is missing"),
+    "model block": ("dialog.engine.model", lambda b: b.pop("binary"), "binary: it is missing"),
+}
+
+
+@pytest.mark.parametrize("label", MISTAKES)
+def test_mistakes_are_told_with_their_place(tmp_path: Path, label: str) -> None:
+    place, change, message = MISTAKES[label]
+    path = bundle(tmp_path)
+    edit(path, place, change)
+    found = problems(path, FILES)
+    assert any(re.search(message, line) for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({"dsp_arch": "v75"}, "no soc_model: answers begin well and drift"),
+        ({"soc_model": 57}, "no dsp_arch"),
+        ({"soc_model": 57, "dsp_arch": "v73"}, "dsp_arch is v73, and SoC 57 has v75"),
+        ({"soc_model": 69, "dsp_arch": "v79"}, "names SoC 69, and 1.bin was made for SoC 57"),
+    ],
+)
+def test_the_chip_is_checked(tmp_path: Path, device: dict[str, Any], message: str) -> None:
+    path = bundle(tmp_path)
+    (tmp_path / CONFIG.extensions).write_text(json.dumps({"devices": [device]}))
+    assert any(message in line for line in problems(path, FILES)), problems(path, FILES)
+
+
+def test_the_largest_of_several_contexts_counts(tmp_path: Path) -> None:
+    path = bundle(tmp_path)
+    files = {
+        "1.bin": context_file(("a_1_of_1", language(1, 64)), ("b_1_of_1", language(1, 128))),
+        "2.bin": context_file(),
+    }
+    assert [p for p in problems(path, files) if "error" in p] == []
+    assert "largest context length of the graphs is 128" in problems(path, files)[0]
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "genie_config.json"
+    for text in ("", "[]", "{", "\0", "[" * 100000, "1"):
+        path.write_text(text)
+        with pytest.raises(GenieError, match="not a Genie config"):
+            config_check.check_file(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_json_is_checked_without_a_crash(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    raw = copy.deepcopy(CONFIG.to_json())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(sorted(BLOCKS)))
+        for _, block in blocks(raw, place):
+            name = data.draw(st.sampled_from(sorted(BLOCKS[place])) | st.text(max_size=4))
+            block[name] = data.draw(JSON)  # type: ignore[index]
+    path = tmp_path_factory.mktemp("fuzz") / "genie_config.json"
+    path.write_text(json.dumps(raw))
+    for problem in config_check.check_file(path, FILES, ARCHS.get):
+        assert str(problem)
+
+
+def test_the_schema_has_the_keys_of_the_table() -> None:
+    def walk(schema: dict[str, Any], place: str) -> Iterator[tuple[str, set[str], set[str]]]:
+        yield place, set(schema["properties"]), set(schema["required"])
+        for name, inner in schema["properties"].items():
+            here = f"{place}.{name}" if place else name
+            if here == "dialog.engine":
+                yield from walk(SCHEMA["$defs"]["engine"], here)
+            elif isinstance(inner, dict) and "properties" in inner:
+                yield from walk(inner, here)
+
+    found = {place: (names, needed) for place, names, needed in walk(SCHEMA, "")}
+    assert found == {
+        place: (set(table), {name for name, key in table.items() if key.needed})
+        for place, table in BLOCKS.items()
+    }
+
+
+#: Keys that only mean something with others, or that libGenie checks further.
+RICHER = {"engine", "role", "type", "callback-name", "longcontext", "cache-groups", "batching"}
+VALUES: dict[str, Any] = {
+    "a whole number": 1,
+    "a whole number from 0": 1,
+    "a number": 0.5,
+    "a text": "text",
+    "true or false": False,
+    "a list of texts": ["text"],
+    "a token id or a list of them": [1, 2],
+    "a text or a list of texts": "text",
+}
+WRONG: dict[str, Any] = {
+    "1": 2,
+    "a whole number": "1",
+    "a whole number from 0": "1",
+    "a number": "0.5",
+    "a text": 1,
+    "true or false": 0,
+    "an object": "text",
+    "a list of texts": "text",
+    "a token id or a list of them": "1",
+    "a text or a list of texts": 1,
+    "an object or a list of them": "text",
+}
+
+
+Tried = tuple[str, bool, dict[str, Any]]
+
+
+def variants() -> Iterator[Tried]:
+    """A label, whether our check takes it, and a config: one key at a time."""
+    for place, table in BLOCKS.items():
+        for name, key in table.items():
+            if f"{place}.{name}" in BLOCKS or (not place and name in BLOCKS):
+                continue
+            for label, value in (("right", VALUES.get(key.kind)), ("wrong", WRONG.get(key.kind))):
+                if value is not None and not key.choices and name not in RICHER:
+                    yield from _with(f"{place}.{name} {label}", place, name, value)
+            if key.needed and name != "kv-dim":  # which createFromJson does not ask for
+                yield from _with(f"{place}.{name} missing", place, name, None)
+        yield from _with(f"{place}.nobody unknown", place, "nobody", 1)
+
+
+def _with(
+    label: str, place: str, name: str, value: Any
+) -> Iterator[tuple[str, bool, dict[str, Any]]]:
+    raw = copy.deepcopy(CONFIG.to_json())
+    for _, block in blocks(raw, place):
+        if value is None:
+            block.pop(name)  # type: ignore[attr-defined]
+        else:
+            block[name] = value  # type: ignore[index]
+    yield label, not list(config_check.keys(raw)), raw
+
+
+_ASK = """
+import ctypes, json, os, sys
+genie = ctypes.CDLL(sys.argv[1])
+codes = []
+for text in json.load(sys.stdin):
+    made = ctypes.c_void_p()
+    codes.append(genie.GenieDialogConfig_createFromJson(text.encode(), ctypes.byref(made)))
+os.write(2, b"\\n@" + json.dumps(codes).encode())
+os._exit(0)
+"""
+
+
+def ask(configs: list[dict[str, Any]]) -> list[bool]:
+    """Which of the configs the installed libGenie takes."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, str(library.find(None) / library.LIBRARY)],
+        input=json.dumps([json.dumps(config) for config in configs]).encode(),
+        capture_output=True,
+        check=True,
+    )
+    codes = json.loads(done.stderr.rpartition(b"\n@")[2])
+    return [code == 0 for code in codes]
+
+
+def test_libgenie_takes_and_refuses_the_same_configs() -> None:
+    tried = list(variants())
+    assert len(tried) > 150
+    verdicts = ask([config for _, _, config in tried])
+    assert [
+        (label, "libGenie takes it" if verdict else "libGenie refuses it")
+        for (label, ours, _), verdict in zip(tried, verdicts, strict=True)
+        if ours != verdict
+    ] == []
+    assert True in verdicts and False in verdicts

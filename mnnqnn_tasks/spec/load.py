@@ -66,6 +66,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         build_dir=build_dir,
         dist_dir=dist_dir,
         max_memory=_bytes(raw["max_memory"]) if "max_memory" in raw else None,
+        cache=_cache(file.parent, raw.get("cache", {})),
         warnings=tuple(warnings),
     )
     _check_folders(pipeline, document)
@@ -101,6 +102,12 @@ def _bytes(text: str) -> int:
     """``4 GB``, whose form the schema has checked, in bytes."""
     number, unit = re.fullmatch(r"([0-9.]+) ?(\w+)", text).groups()  # type: ignore[union-attr]
     return int(float(number) * _UNITS[unit])
+
+
+def _cache(base: Path, said: dict[str, Any]) -> dict[str, Any]:
+    if "dir" not in said:
+        return said
+    return {**said, "dir": str(_resolve(base, os.path.expanduser(said["dir"])))}
 
 
 def _targets(document: Document, warnings: list[str]) -> tuple[Target, ...]:

@@ -82,6 +82,7 @@ class Pipeline:
         runtime: JSON values for ``config_qnn.json``; do not change it.
         build_dir, dist_dir: absolute, links resolved; need not exist.
         max_memory: bytes that the tasks of a run may use together, ``None`` if not said.
+        cache: the mapping ``cache``, its ``dir`` absolute; do not change it.
         warnings: messages to print once.
     """
 
@@ -92,6 +93,7 @@ class Pipeline:
     build_dir: Path
     dist_dir: Path
     max_memory: int | None = None
+    cache: dict[str, Any] = field(default_factory=dict, hash=False)
     warnings: tuple[str, ...] = ()
 
     def pairs(self) -> Iterator[tuple[Model, Target]]:

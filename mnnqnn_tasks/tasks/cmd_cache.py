@@ -16,6 +16,7 @@ from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.actions import internal_error
+from mnnqnn_tasks.tasks.anywhere import options_first
 from mnnqnn_tasks.tasks.reporter import unread_output
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class CacheCommand(DoitCmdBase):  # type: ignore[misc]
         "and from it."
     )
     cmd_options = (_MAX_SIZE, _JSON)
+
+    def parse_execute(self, in_args: list[str]) -> int:
+        """Parse options wherever they stand."""
+        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
 
     def _execute(self, max_size: str, as_json: bool, pos_args: list[str]) -> int:
         if len(pos_args) != 1 or pos_args[0] not in _ACTIONS:

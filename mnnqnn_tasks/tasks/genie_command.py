@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getopt
 import sys
 from typing import Any
 
@@ -11,6 +10,7 @@ from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.tasks.actions import internal_error
+from mnnqnn_tasks.tasks.anywhere import options_first
 
 #: Exit code after an error, as doit's own.
 ERROR = 3
@@ -21,19 +21,7 @@ class GenieCommand(Command):  # type: ignore[misc]
 
     def parse_execute(self, in_args: list[str]) -> int:
         """Parse options wherever they stand; doit's own parser wants them first."""
-        parser = self.cmdparser
-        try:
-            long = parser.get_long()
-            options, rest = getopt.gnu_getopt(in_args, parser.get_short(), long)
-        except getopt.GetoptError:
-            return int(super().parse_execute(in_args))  # which words the mistake
-        first = [
-            part
-            for name, value in options
-            for part in ((f"{name}={value}",) if f"{name[2:]}=" in long else (name, value))
-            if part
-        ]
-        return int(super().parse_execute([*first, "--", *rest]))
+        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
 
     def execute(self, opt_values: dict[str, Any], pos_args: list[str]) -> int:
         """Run the command; its exit code, `ERROR` after an error."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mnnqnn_tasks.qnn import spec
 from mnnqnn_tasks.qnn.ir import Blob, Graph, Node, Param, Tensor
-from mnnqnn_tasks.toolchain.cppnet import assemble, values
+from mnnqnn_tasks.toolchain.cppnet import arrays, assemble, values
 from mnnqnn_tasks.toolchain.cppnet.axes import with_output_axes
 from mnnqnn_tasks.toolchain.cppnet.fields import STRUCTS
 from mnnqnn_tasks.toolchain.cppnet.scan import GAP, IDENT, Scanner, Template, unquoted
@@ -60,7 +60,7 @@ _END_NODE = Template("), err);")
 
 _STATEMENT = re.compile(rb"(VALIDATE|QnnModel)(?!\w)")
 _TYPES = {
-    **{name: name for name in values.RANGES},
+    **{name: name for name in arrays.RANGES},
     "int": "int32_t",
     "float": "float",
     "Qnn_ScaleOffset_t": "Qnn_ScaleOffset_t",
@@ -157,9 +157,9 @@ class _Parser:
             scanner.pos = at
             raise scanner.unexpected("a name that is not declared above")
         item = Item(ctype, symbol, at, is_array=True)
-        if ctype in values.ELEMENTS and (ctype not in STRUCTS or scanner.accept(_IS_ARRAY)):
+        if ctype in arrays.ELEMENTS and (ctype not in STRUCTS or scanner.accept(_IS_ARRAY)):
             scanner.take(_ARRAY, "[] =")
-            item.values = values.read_array(scanner, ctype)
+            item.values = arrays.read_array(scanner, ctype)
         else:
             item.is_array = False
             scanner.take(_EQUALS, "= or [] =")

@@ -1,32 +1,14 @@
-"""Right-hand sides of a source: arrays and the values of fields, checked as they are read."""
+"""What is declared, and the values of fields, checked as they are read."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mnnqnn_tasks.errors import SourceFileError
-from mnnqnn_tasks.qnn.floats import f32_tuple
-from mnnqnn_tasks.toolchain.cppnet.scan import (
-    FLOAT,
-    GAP,
-    IDENT,
-    INT,
-    STRING,
-    Scanner,
-    unquoted,
-)
-
-#: Least and most of every integer type that a source uses.
-RANGES = {
-    "uint8_t": (0, (1 << 8) - 1),
-    "uint16_t": (0, (1 << 16) - 1),
-    "uint32_t": (0, (1 << 32) - 1),
-    "int32_t": (-(1 << 31), (1 << 31) - 1),
-}
+from mnnqnn_tasks.toolchain.cppnet.arrays import RANGES, floats
+from mnnqnn_tasks.toolchain.cppnet.scan import FLOAT, IDENT, INT, STRING, Scanner, unquoted
 
 
 @dataclass
@@ -52,128 +34,6 @@ class Item:
 
 
 Symbols = dict[str, Item]
-#: Patterns in sequence, each with its name in an error.
-Parts = tuple[tuple[bytes, str], ...]
-
-
-def _integers(ctype: str) -> Callable[[Sequence[bytes]], tuple[int, ...]]:
-    low, high = RANGES[ctype]
-
-    def convert(found: Sequence[bytes]) -> tuple[int, ...]:
-        values = tuple(map(int, found))
-        if values and not (low <= min(values) and max(values) <= high):
-            raise ValueError(f"a number between {low} and {high}")
-        return values
-
-    return convert
-
-
-def _floats(found: Sequence[bytes]) -> tuple[float, ...]:
-    values = f32_tuple(tuple(map(float, found)))
-    if values and math.isinf(max(map(abs, values))):
-        raise ValueError("a number that float32 can hold")
-    return values
-
-
-def _pairs(found: Sequence[tuple[bytes, bytes]]) -> tuple[Any, ...]:
-    scales, offsets = zip(*found, strict=True) if found else ((), ())
-    return _floats(scales), _integers("int32_t")(offsets)
-
-
-def _names(found: Sequence[bytes]) -> tuple[str, ...]:
-    return tuple(name.decode() for name in found)
-
-
-def _texts(found: Sequence[bytes]) -> tuple[str, ...]:
-    return tuple(map(unquoted, found))
-
-
-#: What a pair of scale and offset consists of; MNN names the two fields.
-_PAIR = (
-    (rb"\{", "{"),
-    (rb"(?:\.scale%s=)?+" % GAP, ".scale ="),
-    (FLOAT, "a finite decimal number"),
-    (rb",", ","),
-    (rb"(?:\.offset%s=)?+" % GAP, ".offset ="),
-    (rb"(%s)" % INT, "an integer"),
-    (rb"\}", "}"),
-)
-
-#: C++ type -> the parts of an element with their names in errors, and the conversion of all.
-ELEMENTS: dict[str, tuple[Parts, Callable[[Any], tuple[Any, ...]]]] = {
-    **{name: (((rb"(%s)" % INT, "an integer"),), _integers(name)) for name in RANGES},
-    "float": (((FLOAT, "a finite decimal number"),), _floats),
-    "Qnn_ScaleOffset_t": (_PAIR, _pairs),
-    "Qnn_Param_t": (((rb"(%s)" % IDENT, "a parameter's name"),), _names),
-    "Qnn_Tensor_t": (((rb"(%s)" % IDENT, "a tensor's name"),), _names),
-    "const char *": (((STRING, "a string"),), _texts),
-}
-
-
-class _List:
-    """``{a, b, c}``; a comma after the last element is allowed."""
-
-    def __init__(self, parts: Parts, convert: Callable[[Any], tuple[Any, ...]]) -> None:
-        element = GAP.join(pattern for pattern, _ in parts)
-        self._parts = [(re.compile(pattern), expected) for pattern, expected in parts]
-        self._convert = convert
-        self._open = re.compile(rb"\{")
-        self._many = re.compile(rb"(?:%s%s,%s)*+" % (_uncaptured(element), GAP, GAP))
-        self._one = re.compile(element)
-        self._each = re.compile(rb"%s%s,?+%s" % (element, GAP, GAP))
-        self._close = re.compile(rb"\}")
-
-    def read(self, scanner: Scanner) -> tuple[Any, ...]:
-        scanner.take(self._open, "{")
-        start = scanner.skip()
-        scanner.accept(self._many)
-        last = scanner.accept(self._one)
-        end = scanner.skip()
-        if last is None and scanner.data[end : end + 1] != b"}":
-            raise self._broken(scanner)
-        scanner.take(self._close, ", or }")
-        found = self._each.findall(scanner.data, start, end)
-        try:
-            return self._convert(found)
-        except ValueError as error:
-            raise self._misfit(scanner, start, end, str(error)) from None
-
-    def _broken(self, scanner: Scanner) -> SourceFileError:
-        """The error for the first part of an element that is not what it should be."""
-        first, *rest = self._parts
-        if not scanner.accept(first[0]):
-            return scanner.unexpected(f"{first[1]} or }}")
-        for pattern, expected in rest:
-            if not scanner.accept(pattern):
-                return scanner.unexpected(expected)
-        return scanner.unexpected(", or }")
-
-    def _misfit(self, scanner: Scanner, start: int, end: int, expected: str) -> SourceFileError:
-        """The error for the first element that cannot be converted."""
-        for found in self._each.finditer(scanner.data, start, end):
-            groups = found.groups()
-            try:
-                self._convert([groups[0] if len(groups) == 1 else groups])
-            except ValueError:
-                scanner.pos = found.start()
-                break
-        return scanner.unexpected(expected)
-
-
-def _uncaptured(pattern: bytes) -> bytes:
-    return re.sub(rb"(?<!\\)\((?!\?)", b"(?:", pattern)
-
-
-_LISTS = {ctype: _List(*row) for ctype, row in ELEMENTS.items()}
-
-
-def read_array(scanner: Scanner, ctype: str) -> tuple[Any, ...]:
-    """The elements between braces of an array of ``ctype``.
-
-    Raises:
-        SourceFileError: other elements, or numbers that do not fit the type.
-    """
-    return _LISTS[ctype].read(scanner)
 
 
 #: Reads the value of a field; `Symbols` are those declared so far.
@@ -202,7 +62,7 @@ def take_float(scanner: Scanner) -> float:
     at = scanner.skip()
     found = scanner.take(_NUMBER, "a finite decimal number")
     try:
-        return _floats([found[1]])[0]
+        return float(floats([found[1]])[0][0])
     except ValueError as error:
         scanner.pos = at
         raise scanner.unexpected(str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -11,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,25 @@ class Result:
     def ran_of(self, stage: str) -> set[str]:
         """Executed tasks of a stage, without the stage's name."""
         return {name.partition(":")[2] for name in self.ran if name.startswith(stage + ":")}
+
+
+_STUCK = """
+import os, time
+
+_main, _replace = os.getpid(), os.replace
+
+
+def _stuck(source, target):
+    if os.getpid() != _main and {part!r} in str(target):
+        with open("stuck.tmp", "w") as note:
+            note.write(str(os.getpid()))
+        _replace("stuck.tmp", "stuck")
+        time.sleep(600)
+    _replace(source, target)
+
+
+os.replace = _stuck
+"""
 
 
 class Project:
@@ -95,6 +117,24 @@ class Project:
             encoding="utf-8",
             **options,
         )
+
+    @contextlib.contextmanager
+    def stuck(self, part: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+        """An export in which a worker hangs just before a file appears whose path has ``part``.
+
+        Gives the run, and the worker's process id.
+        """
+        dodo = self.root / "dodo.py"
+        text = dodo.read_text("utf-8")
+        dodo.write_text(text + _STUCK.format(part=part), "utf-8")
+        note = self.root / "stuck"
+        with self.start("export_qnn") as run:
+            while not note.exists():
+                assert run.poll() is None, run.stdout and run.stdout.read()
+                time.sleep(0.01)
+            dodo.write_text(text, "utf-8")
+            yield run, int(note.read_text())
+        note.unlink()
 
     def doit(self, *args: str, **options: Any) -> Result:
         with self.start(*args, **options) as process:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tasks_project import REPO, Project, exported
+from tasks_project import REPO, Project, Result, exported
 
 from mnnqnn_tasks.files import TEMP_PREFIX
 
@@ -72,9 +72,8 @@ def test_kill_at_random_moments(tmp_path: Path, wanted: dict[str, bytes]) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_sweeps_before_it_ends(tmp_path: Path, number: int) -> None:
     project = Project.create(tmp_path / "p")
-    with project.start("export_qnn") as run:
-        while run.poll() is None and not list(project.build.glob(f"blobs/{TEMP_PREFIX}*")):
-            time.sleep(0.005)
+    with project.stuck("graph0_net.json") as (run, _):
+        assert list(project.root.rglob(f"{TEMP_PREFIX}*"))
         run.send_signal(number)
         text, _ = run.communicate(timeout=150)
     assert run.returncode == 128 + number, text
@@ -97,14 +96,11 @@ def test_ctrl_c_while_the_dodo_file_is_loaded(tmp_path: Path) -> None:
 
 def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "p")
-    done: set[str] = set()
-    with project.start("export_qnn") as run:
-        for line in run.stdout:
-            done.add(line.split("  ")[0])
-            if line.startswith("partition:"):
-                break
+    with project.stuck("graph0_net.json") as (run, _):
         run.kill()
-        run.communicate()
+        text, _ = run.communicate()
+    done = Result(0, text).ran
+    assert "partition:m" in done
     result = project.doit("export_qnn")
     assert result.code == 0
     assert not (done & result.ran), "what was done and said so is not done again"
@@ -112,13 +108,8 @@ def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
 
 def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     project = Project.create(tmp_path / "p")
-    with project.start("export_qnn") as run:
-        # A worker that is lost before it has asked for a task costs the run nothing: doit
-        # collects it when it starts the next one, which then does all the work.
-        # Once the cut is made, all workers have started.
-        assert any(line.startswith("cut:") for line in run.stdout)
-        workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-        os.kill(min(map(int, workers)), signal.SIGKILL)
+    with project.stuck("graph0_net.json") as (run, worker):
+        os.kill(worker, signal.SIGKILL)
         text, _ = run.communicate(timeout=150)
     assert run.returncode not in (0, None)
     assert "worker process was ended by signal 9" in text

@@ -6,12 +6,11 @@ folder before anything is built from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from mnnqnn_tasks.errors import ModelFileError
-from mnnqnn_tasks.mnn.configs import EXPORT_AGAIN, trouble
-from mnnqnn_tasks.mnn.embedding import EMBEDDINGS, is_tied, open_embedding
+from mnnqnn_tasks.mnn.configs import EXPORT_AGAIN, embeddings_in_weight, trouble
+from mnnqnn_tasks.mnn.embedding import EMBEDDINGS, open_embedding
 from mnnqnn_tasks.mnn.folder import ModelFolder
 from mnnqnn_tasks.mnn.inputs import folder_samples
 from mnnqnn_tasks.mnn.table import Table
@@ -25,18 +24,6 @@ EXPORT_KEYS = ("llm_model", "llm_weight", "chunk_limits", "base_dir", "npu_model
 #: Ops that leave the last axis of their first input as it is; a Reshape is looked into.
 _KEEP_ROWS = ("ConvertTensor", "Cast", "UnaryOp", "BinaryOp", "TanH", "Reshape")
 _CONSTANT = ("Const", "TrainableParam")
-
-
-def embeddings_in_weight(settings: Mapping[str, Any]) -> bool:
-    """Whether token embeddings are read from the weight file rather than a file of their own.
-
-    Args:
-        settings: both configs merged.
-    """
-    tied = settings.get("tie_embeddings")
-    if isinstance(tied, Mapping):
-        return bool(tied.get("weight_offset", 0))
-    return is_tied(settings) and isinstance(tied, list) and bool(tied[0])
 
 
 def _needed(folder: ModelFolder) -> Iterator[tuple[str, str, object]]:

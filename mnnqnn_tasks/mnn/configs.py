@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,23 @@ def _check_types(path: Path, config: dict[str, Any]) -> None:
             low, high = _LIMITS[key]
             if not low <= value <= high:
                 raise _wrong(path, key, f"it is {value}, not from {low} to {high}")
+
+
+def is_tied(settings: Mapping[str, Any]) -> bool:
+    """Whether ``tie_embeddings`` describes the embeddings: MNN ignores an empty list."""
+    return bool(settings.get("tie_embeddings", []) != [])
+
+
+def embeddings_in_weight(settings: Mapping[str, Any]) -> bool:
+    """Whether token embeddings are read from the weight file rather than a file of their own.
+
+    Args:
+        settings: both configs merged.
+    """
+    tied = settings.get("tie_embeddings")
+    if isinstance(tied, Mapping):
+        return bool(tied.get("weight_offset", 0))
+    return is_tied(settings) and isinstance(tied, list) and bool(tied[0])
 
 
 def _show(value: object) -> str:

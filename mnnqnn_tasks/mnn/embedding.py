@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mnnqnn_tasks.errors import ModelFileError
 from mnnqnn_tasks.mnn import idst
-from mnnqnn_tasks.mnn.configs import EXPORT_AGAIN
+from mnnqnn_tasks.mnn.configs import EXPORT_AGAIN, is_tied
 from mnnqnn_tasks.mnn.folder import ModelFolder
 
 #: What MNN reads where no config names another file of embeddings.
@@ -160,11 +160,6 @@ def open_embedding(folder: ModelFolder, expected: int | None = None) -> Embeddin
         )
     alpha = np.frombuffer(data, kind).astype(np.float32).reshape(count, blocks, per_block)
     return Embedding(path, hidden, count, bits, False, offset, alpha)
-
-
-def is_tied(settings: Mapping[str, Any]) -> bool:
-    """Whether ``tie_embeddings`` describes the embeddings: MNN ignores an empty list."""
-    return bool(settings.get("tie_embeddings", []) != [])
 
 
 def _count(path: Path, start: int, end: int, bits: int, hidden: int, expected: int | None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +16,11 @@ from typing import Any
 
 from mnnqnn_tasks.errors import ModelFileError, StaleInputError
 from mnnqnn_tasks.files import sha256_file
-from mnnqnn_tasks.mnn.complete import check_complete
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
-from mnnqnn_tasks.mnn.params import WeightRange, check_range, net_ranges
-from mnnqnn_tasks.mnn.reader import check_ops, decode, load_file
-from mnnqnn_tasks.mnn.table import Table
+from mnnqnn_tasks.mnn.spans import Span, SpanMemory
 
 VERSION = 1
 _CHUNK = 4 << 20
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -110,8 +105,12 @@ class _Stamp:
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
-def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
+def index_model(model_dir: str | os.PathLike[str], memory: SpanMemory | None = None) -> ModelIndex:
     """Digest the model in ``model_dir``; every file is read once, in pieces.
+
+    Args:
+        memory: where to look, before the model file is decoded, for what was found when it
+            was decoded the last time.
 
     Raises:
         ModelFileError: when a file is missing, cut short or not of a model, when the
@@ -121,24 +120,19 @@ def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
     """
     folder = open_folder(model_dir)
     stamps = {name: _Stamp.of(folder.path / name) for name in folder.files}
-    files: dict[str, FileDigest] = {}
     ranges: dict[Span, str] = {}
-    model_path = folder.path / folder.model
-    data = load_file(model_path)
-    files[folder.model] = FileDigest(hashlib.sha256(data).hexdigest(), len(data))
-    net = decode(data, name=str(model_path))
-    check_ops(net, str(model_path))
-    spans = _spans(folder, net, stamps)
-    check_complete(folder, net)
     try:
-        for name in folder.files:
-            if name == folder.weight:
-                digest, ranges = _digest_ranges(folder.path / name, spans)
-            elif name not in files:
-                digest = sha256_file(folder.path / name)
-            else:
-                continue
-            files[name] = FileDigest(digest, stamps[name].size)
+        digests = {
+            name: sha256_file(folder.path / name) for name in folder.files if name != folder.weight
+        }
+        sizes = {name: stamp.size for name, stamp in stamps.items()}
+        spans = memory.recall(digests, sizes) if memory else None
+        if spans is None:
+            spans = _spans(folder, stamps)
+            if memory:
+                memory.keep(digests, sizes, spans)
+        if folder.weight in stamps:
+            digests[folder.weight], ranges = _digest_ranges(folder.path / folder.weight, spans)
     except OSError as error:
         raise ModelFileError(
             "cannot read a file of the model",
@@ -153,12 +147,20 @@ def index_model(model_dir: str | os.PathLike[str]) -> ModelIndex:
                 why="its size or time stamp is not what it was a moment ago",
                 todo="run again when the file is complete",
             )
-    weight = folder.weight if spans else None
-    return ModelIndex(folder.model, weight, dict(sorted(files.items())), ranges)
+    files = {name: FileDigest(digests[name], stamps[name].size) for name in sorted(digests)}
+    return ModelIndex(folder.model, folder.weight if spans else None, files, ranges)
 
 
-def _spans(folder: ModelFolder, net: Table, stamps: Mapping[str, _Stamp]) -> list[Span]:
-    """The byte ranges that the model reads, each once, checked against the file."""
+def _spans(folder: ModelFolder, stamps: Mapping[str, _Stamp]) -> list[Span]:
+    """The byte ranges that the model reads, each once; the model is whole and fits together."""
+    # Imported late: a model of which only the weights changed needs none of it.
+    from mnnqnn_tasks.mnn.complete import check_complete
+    from mnnqnn_tasks.mnn.params import check_range, net_ranges
+    from mnnqnn_tasks.mnn.reader import check_ops, read
+
+    path = folder.path / folder.model
+    net = read(path)
+    check_ops(net, str(path))
     needed = list(net_ranges(net))
     if needed and folder.weight not in stamps:
         raise ModelFileError(
@@ -169,11 +171,8 @@ def _spans(folder: ModelFolder, net: Table, stamps: Mapping[str, _Stamp]) -> lis
         )
     for item in needed:
         check_range(item, stamps[folder.weight].size, str(folder.path / folder.weight))
-    return sorted(_unique(needed))
-
-
-def _unique(needed: Iterable[WeightRange]) -> set[Span]:
-    return {(item.offset, item.size) for item in needed}
+    check_complete(folder, net)
+    return sorted({(item.offset, item.size) for item in needed})
 
 
 def _digest_ranges(path: Path, spans: list[Span]) -> tuple[str, dict[Span, str]]:

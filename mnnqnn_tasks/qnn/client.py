@@ -2,6 +2,7 @@
 
 One server process (`mnnqnn_tasks.qnn.server`) per library folder is started on the first
 request and serves this process only; it ends when this process does, however that is.
+One that `prestart` started also serves the processes that this one forks from then on.
 """
 
 from __future__ import annotations
@@ -109,9 +110,15 @@ _HEAP = {"MALLOC_PERTURB_": "255", "GLIBC_TUNABLES": "glibc.malloc.perturb=255"}
 
 
 class _Server:
-    """A server process and the socket to it."""
+    """A server process and the socket to it.
 
-    def __init__(self, lib_dir: Path) -> None:
+    Attributes:
+        foreign: the process that forked this one started it, and alone can wait for it.
+    """
+
+    def __init__(self, lib_dir: Path, *, shared: bool = False) -> None:
+        self.shared = shared
+        self.foreign = False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -131,19 +138,31 @@ class _Server:
         message = json.dumps(list(files)).encode()
         socket.send_fds(self.control, [message], list(files.values()))
 
+    def alive(self) -> bool:
+        """Whether it may still take a request."""
+        return self.foreign or self.process.poll() is None
+
+    def end(self) -> int:
+        """Exit code of a server that is ending."""
+        self.control.close()
+        # Whoever shares it learns no code; it ends by itself only when it is told to.
+        return -signal.SIGKILL if self.foreign else self.process.wait()
+
 
 _servers: dict[Path, _Server] = {}
 _lock = threading.Lock()
 
 
 def _forget() -> None:
-    """In a forked process: its parent's servers are not its own."""
+    """In a forked process: its parent's servers are not its own, but it may share them."""
     global _lock
     _lock = threading.Lock()
-    for server in _servers.values():
-        server.control.close()
+    for lib_dir, server in list(_servers.items()):
         server.process.returncode = 0  # not a child of this process: nothing to wait for
-    _servers.clear()
+        server.foreign = True
+        if not server.shared:
+            server.control.close()
+            del _servers[lib_dir]
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -153,15 +172,42 @@ def _send(lib_dir: Path, files: Mapping[str, int]) -> _Server:
     """Hand a request to the server, starting one where there is none or it is gone."""
     with _lock:
         server = _servers.get(lib_dir)
-        if server is not None and server.process.poll() is None:
+        if server is not None and server.alive():
             with contextlib.suppress(OSError):
                 server.send(files)
                 return server
-            server.process.kill()  # it has closed the socket: it is ending
-            server.process.wait()
+            if not server.foreign:
+                server.process.kill()  # it has closed the socket: it is ending
+            server.end()
         server = _servers[lib_dir] = _Server(lib_dir)
         server.send(files)
         return server
+
+
+def prestart(lib_dir: Path | None = None) -> int | None:
+    """Start a server while there is other work; processes forked from now on share it.
+
+    Returns:
+        Its process id; ``None`` where there is one, or no library: whoever needs that says so.
+    """
+    try:
+        folder = library.find(lib_dir)
+        with _lock:
+            if folder in _servers:
+                return None
+            server = _servers[folder] = _Server(folder, shared=True)
+    except (MnnqnnError, OSError):
+        return None
+    return server.process.pid
+
+
+def end_prestarted() -> None:
+    """Let go of shared servers: each ends when the last process that shares it has."""
+    with _lock:
+        for lib_dir, server in list(_servers.items()):
+            if server.shared:
+                server.control.close()
+                del _servers[lib_dir]
 
 
 def spawn(
@@ -214,11 +260,13 @@ def spawn(
 def _run(lib_dir: Path, files: Mapping[str, int], timeout: float) -> int | None:
     """Exit code of a worker, None after ``timeout``; the worker is gone when this returns.
 
-    A server that dies before it has forked the worker is replaced once; if its successor
-    dies as well, the libraries cannot even be loaded, and its exit code is returned.
+    A server that dies before it has forked the worker is replaced once, a shared one not
+    counted; if its successor dies as well, the libraries cannot even be loaded, and its exit
+    code is returned.
     """
     deadline = time.monotonic() + timeout
-    for _ in range(2):
+    tries = 2
+    while True:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -234,11 +282,13 @@ def _run(lib_dir: Path, files: Mapping[str, int], timeout: float) -> int | None:
             return None
         if forked:
             if not code:  # the server died
-                return server.process.wait()
+                return server.end()
             ended, used = code.split()
             peak.helper_used(int(used))
             return int(ended)
-    return server.process.wait()
+        tries -= not server.foreign
+        if not tries:
+            return server.end()
 
 
 def _kill(channel: socket.socket) -> None:

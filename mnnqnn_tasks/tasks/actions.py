@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from doit.exceptions import TaskError, TaskFailed
@@ -25,10 +25,13 @@ DEBUG_VAR = "MNNQNN_DEBUG"
 _NATIVE = "mnnqnn_tasks.toolchain.native"
 
 
-def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
+def run_stage(
+    task_name: str, stage: str, arguments: Mapping[str, Any], recall: Sequence[str] = ()
+) -> Any:
     """Call the function ``stage`` of the toolchain.
 
-    It returns the files that it made, or a pair of these and values to remember.
+    It returns the files that it made, and values to remember.  With ``recall`` it is told
+    what was recorded of the files that these tasks made, as ``recorded``.
 
     Returns:
         The values for doit to store, or doit's failure object.
@@ -37,11 +40,13 @@ def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
     job = here.job_of(task_name)
     assert job is not None
     try:
+        if recall:
+            arguments = {**arguments, "recorded": _recorded(job, recall)}
         with here.admitted(task_name, needed(stage, arguments)):
             begin = time.monotonic()
             with Meter() as meter:
                 made, values = getattr(importlib.import_module(_NATIVE), stage)(**arguments)
-        record = _record(job, made, values.get("blobs", {}))
+        record = _record(job, made, values.pop("digests", {}), values.get("blobs", {}))
         used = {"seconds": round(time.monotonic() - begin, 3), "peak": meter.peak}
         return {"made": record, "used": used, **values}
     except MnnqnnError as error:
@@ -54,11 +59,25 @@ def run_stage(task_name: str, stage: str, arguments: Mapping[str, Any]) -> Any:
         return TaskError(internal_error(error))
 
 
-def _record(job: Job, made: Iterable[str], blobs: Iterable[str]) -> dict[str, Any]:
+def _recorded(job: Job, tasks: Iterable[str]) -> dict[str, Any]:
+    """What the journal has of the files that ``tasks`` made, by path."""
+    found: dict[str, Any] = {}
+    for task in tasks:
+        values = job.place.journal.records.get(task, {}).get("_values_:")
+        made = values.get("made") if isinstance(values, dict) else None
+        for short, was in (made if isinstance(made, dict) else {}).items():
+            if isinstance(was, list) and len(was) == 3:
+                found[job.path_names.expand(short)] = was
+    return found
+
+
+def _record(
+    job: Job, made: Iterable[str], digests: Mapping[str, str], blobs: Iterable[str]
+) -> dict[str, Any]:
     """Size, time and digest of the files that a task made, by their names in the journal.
 
-    Most bytes of a graph are links to blobs, whose name is their digest; these are not
-    read again.
+    ``digests`` are those that the stage knows.  Most bytes of a graph are links to blobs,
+    whose name is their digest.  Neither is read again.
     """
     known = {}
     for digest in blobs:
@@ -70,7 +89,8 @@ def _record(job: Job, made: Iterable[str], blobs: Iterable[str]) -> dict[str, An
     for path in sorted(made):
         with disk_errors(path):
             info = os.stat(path)
-            digest = known.get((info.st_dev, info.st_ino)) or sha256_file(path)
+            told = digests.get(path) or known.get((info.st_dev, info.st_ino))
+            digest = told or sha256_file(path)
         record[job.path_names.shorten(path)] = [info.st_size, info.st_mtime_ns, digest]
     return record
 

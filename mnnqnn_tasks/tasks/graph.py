@@ -14,7 +14,7 @@ from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import checks, session
 from mnnqnn_tasks.tasks.actions import remove, run_stage
 from mnnqnn_tasks.tasks.fresh import Check, Fresh
-from mnnqnn_tasks.tasks.keys import mnn_version, qnn_identity, stage_key
+from mnnqnn_tasks.tasks.keys import code_version, mnn_version, qnn_identity, stage_key
 from mnnqnn_tasks.tasks.plan import Plan
 from mnnqnn_tasks.tasks.session import Job
 
@@ -46,11 +46,12 @@ def _stage(
     clean: Iterable[str] = (),
     task_dep: Iterable[str] = (),
     checks: tuple[Check, ...] = (),
+    recall: Iterable[str] = (),
 ) -> Task:
     made = list(targets)
     return Task(
         name,
-        [(run_stage, [name, stage, dict(arguments)])],
+        [(run_stage, [name, stage, dict(arguments), tuple(recall)])],
         file_dep=list(deps),
         targets=made,
         task_dep=list(task_dep),
@@ -102,6 +103,8 @@ def model_task(job: Job) -> Task:
             "folder": folder,
             "out": job.layout.model_json,
             "structure": job.layout.structure_json,
+            "spans": job.layout.spans_json,
+            "code": code_version("mnn"),
         },
         doc=f"digest the files of {job.name}",
         deps=deps,
@@ -283,6 +286,8 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
     binaries = [layout.binary(target.name, name) for name in names]
     chunks, runtime = list(job.model.chunk_sizes), dict(job.pipeline.runtime)
     out = layout.bundle(target.name)
+    # doit starts them in this order: a long task that starts last is waited for.
+    links = [f"link:{job.name}:{target.name}:{name}" for name in plan.binaries_by_size()]
     return _stage(
         job,
         f"bundle:{job.name}:{target.name}",
@@ -301,8 +306,7 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
         doc=f"the bundle of {job.name} for {target.name}",
         deps=[layout.model_json, layout.host_model, *binaries],
         targets=[os.path.join(out, "config_qnn.json")],
-        # doit starts them in this order: a long task that starts last is waited for.
-        task_dep=[f"link:{job.name}:{target.name}:{name}" for name in plan.binaries_by_size()],
+        task_dep=links,
         key=stage_key(
             "bundle",
             chunk_sizes=chunks,
@@ -313,6 +317,7 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
         ),
         clean=[out],
         checks=(checks.nothing_extra(job, out),),
+        recall=(f"bundle:{job.name}:{target.name}", *links),
     )
 
 

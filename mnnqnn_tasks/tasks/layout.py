@@ -28,6 +28,11 @@ class Layout:
         return self._in("structure.json")
 
     @property
+    def spans_json(self) -> str:
+        """Which bytes of the weight file the model reads, for the next run."""
+        return self._in("spans.json")
+
+    @property
     def cut_json(self) -> str:
         """The cut if QNN refuses nothing, without the digests of the weights."""
         return self._in("cut", "cut.json")

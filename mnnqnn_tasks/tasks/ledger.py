@@ -19,6 +19,9 @@ from mnnqnn_tasks.tasks.journal import Journal, PathNames
 #: doit's key for the list of file dependencies; it stores this one last.
 _DEPS = "deps:"
 
+#: doit's key for what a task returned.
+_VALUES = "_values_:"
+
 
 class Ledger:
     """The backend that ``DOIT_CONFIG`` names; see doit's ``JsonDB`` for the interface.
@@ -55,6 +58,9 @@ class Ledger:
             return  # a group is never asked whether it is fresh
         journal, names = self._at(task_id)
         record = journal.records.setdefault(task_id, {})
+        if dependency == _VALUES and isinstance(value, dict):
+            for short, was in value.get("made", {}).items():
+                session.current().made[names.expand(short)] = was
         if dependency != _DEPS:
             record[names.shorten(dependency)] = value
             self._dirty.add(task_id)

@@ -157,13 +157,11 @@ _GROUP_DOC = {
 
 
 def _exports(job: Job) -> Iterator[Task]:
-    samples = [f"io:{job.name}:{shape}:input" for shape in job.model.shapes]
-    samples.append(f"io:{job.name}:output")
     parts = []
     for target in job.model.targets:
         name = f"export_qnn:{job.name}:{target.name}"
         parts.append(name)
-        members = [f"bundle:{job.name}:{target.name}", *samples]
+        members = [f"bundle:{job.name}:{target.name}"]
         yield graph.group(name, members, f"export {job.name} for {target.name}", "export_qnn")
     yield graph.group(
         f"export_qnn:{job.name}", parts, f"export {job.name} for its targets", "export_qnn"

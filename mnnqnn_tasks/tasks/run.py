@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,22 @@ def begin(command: Any) -> bool:
     if executes:
         here.running = True
         here.share_memory()
-        signals.install()
+        signals.install(_prepare, _prepare_worker)
     return executes
+
+
+def _prepare() -> None:
+    """There is work to do: what it may need starts up beside it."""
+    from mnnqnn_tasks.qnn import client
+
+    pid = client.prestart()
+    if pid is not None:
+        signals.helpers.add(pid)
+
+
+def _prepare_worker() -> None:
+    """Load what most stages need while the worker waits, or hashes: that needs no interpreter."""
+    threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
 
 
 def _sweep(place: Place) -> None:
@@ -69,6 +85,10 @@ def finish(*, clean: bool, only: int | None = None) -> None:
     """
     if only in (None, os.getpid()):
         signals.calm()
+        if signals.helpers:
+            from mnnqnn_tasks.qnn import client
+
+            client.end_prestarted()
         held = [place for place in session.current().places.values() if place.lock.held]
         gone = clean or not held or signals.workers_gone()
         for place in held:

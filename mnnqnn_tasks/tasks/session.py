@@ -10,7 +10,7 @@ import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnnqnn_tasks.cache.statcache import DigestCache
 from mnnqnn_tasks.errors import MnnqnnError
@@ -84,6 +84,7 @@ class Session:
         problems: messages about what could not be deleted, one per reason.
         outputs: the folders, with a separator at the end, that only we write to.
         memory: what the tasks of this run share; ``None`` without a run.
+        made: ``[size, time, sha256]`` by path of what this run's tasks made.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class Session:
     problems: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     memory: Memory | None = None
+    made: dict[str, list[Any]] = field(default_factory=dict)
     _folders: dict[str, Place] = field(default_factory=dict)
 
     def add(self, pipeline: Pipeline) -> None:

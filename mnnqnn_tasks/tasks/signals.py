@@ -9,6 +9,7 @@ import multiprocessing.queues
 import os
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from doit.exceptions import InvalidTask
@@ -28,6 +29,9 @@ _libc = ctypes.CDLL(None)
 #: Not empty once this process has forked a worker (programs that it starts do not count).
 _forks: list[bool] = []
 
+#: Children of this process that are no workers: the run goes on without them.
+helpers: set[int] = set()
+
 
 class Interrupted(SystemExit):
     """The user or the system ended the run; leaves by the usual exits, no traceback."""
@@ -37,8 +41,13 @@ class WorkerLost(InvalidTask):  # type: ignore[misc]
     """A worker process was killed; doit would wait for its answer for ever."""
 
 
-def install() -> None:
-    """Prepare this process to run tasks in worker processes."""
+def install(before_first: Callable[[], None], in_worker: Callable[[], None]) -> None:
+    """Prepare this process to run tasks in worker processes.
+
+    Args:
+        before_first: called in this process before it forks the first worker.
+        in_worker: called in every worker when it starts.
+    """
     # Workers must share this process's session, which only a fork does.
     multiprocessing.set_start_method("fork", force=True)
     signal.signal(signal.SIGINT, _end)
@@ -47,9 +56,15 @@ def install() -> None:
     parent = os.getpid()
     os.register_at_fork(
         # Before: a worker may die before the fork's other hooks have run.
-        before=lambda: _forks.append(True) if not _forks else None,
-        after_in_child=lambda: _in_child(parent),
+        before=lambda: _before_fork(before_first),
+        after_in_child=lambda: _in_child(parent, in_worker),
     )
+
+
+def _before_fork(before_first: Callable[[], None]) -> None:
+    if not _forks:
+        _forks.append(True)
+        before_first()
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -81,7 +96,7 @@ def calm() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _in_child(root: int) -> None:
+def _in_child(root: int, in_worker: Callable[[], None]) -> None:
     """A worker, or what it forks: dies with its parent, leaves Ctrl-C to the main process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -89,6 +104,8 @@ def _in_child(root: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1 and root != 1:
         os._exit(1)  # the parent was gone before the kernel knew of the wish
+    if os.getppid() == root:
+        in_worker()
 
 
 def _child_changed(number: int, frame: FrameType | None) -> None:
@@ -96,7 +113,7 @@ def _child_changed(number: int, frame: FrameType | None) -> None:
     if not _forks:
         return
     for pid in _children():
-        state = _status(pid)
+        state = _status(pid) if pid not in helpers else None
         if isinstance(state, int):
             workers_end()
             _insist(WorkerLost(f"a worker process was ended by signal {state}"))
@@ -133,7 +150,7 @@ def _raise_in_wait(error: BaseException, number: int, frame: FrameType | None) -
 
 
 def _children() -> list[int]:
-    """Direct children of this process; with workers, it starts nothing else itself.
+    """Direct children of this process: workers and `helpers`.
 
     Read as bytes and by system calls: a signal handler may stand in the middle of an
     import, and a text file imports its codec.

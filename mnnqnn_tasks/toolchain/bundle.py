@@ -29,9 +29,8 @@ from mnnqnn_tasks.files import (
     sha256_bytes,
     sha256_file,
     write_bytes,
-    write_json,
 )
-from mnnqnn_tasks.mnn.complete import embeddings_in_weight
+from mnnqnn_tasks.mnn.configs import embeddings_in_weight
 from mnnqnn_tasks.mnn.folder import open_folder
 from mnnqnn_tasks.mnn.index import FileDigest, ModelIndex
 from mnnqnn_tasks.mnn.params import net_ops, net_ranges
@@ -60,7 +59,7 @@ def make_bundle(
     library: str,
     out_dir: str | os.PathLike[str],
     digest: Callable[[Path], str] = sha256_file,
-) -> list[Path]:
+) -> dict[Path, FileDigest]:
     """Put the bundle of one model for one target together.
 
     Args:
@@ -78,7 +77,7 @@ def make_bundle(
         digest: tells the SHA-256 of a file, perhaps without reading it again.
 
     Returns:
-        The files of the bundle, sorted.
+        The files of the bundle with their digests, sorted.
 
     Raises:
         BundleError: the parts do not fit together, or ``out_dir`` is something else.
@@ -118,8 +117,10 @@ def make_bundle(
         text = canonical_json(config, indent=1).encode("utf-8") + b"\n"
         write_bytes(new / CONFIG, text)
         files[CONFIG] = FileDigest(sha256_bytes(text), len(text))
-        write_json(new / MANIFEST, _manifest(target, library, files))
-    return sorted(out / name for name in (*files, MANIFEST))
+        text = (canonical_json(_manifest(target, library, files), indent=1) + "\n").encode("utf-8")
+        write_bytes(new / MANIFEST, text)
+        files[MANIFEST] = FileDigest(sha256_bytes(text), len(text))
+    return {out / name: files[name] for name in sorted(files)}
 
 
 def _manifest(

@@ -25,19 +25,23 @@ if TYPE_CHECKING:
 #: Added to the niceness of a process whose result nothing in the run waits for.
 _NICE = 3
 
-#: Files made, and values to remember.
+#: Files made, and values to remember; ``digests``, where the stage knows some of what it
+#: made, is used and not remembered.
 Outcome = tuple[list[str], dict[str, Any]]
 
 
-def index(folder: str, out: str, structure: str) -> Outcome:
+def index(folder: str, out: str, structure: str, spans: str, code: str) -> Outcome:
     """``model.json``: the model by content; ``structure.json``: all but weight values.
+
+    ``spans`` is a file to remember what the model file, read by ``code``, says.
 
     Raises:
         ModelFileError, StaleInputError: see `index_model`.
     """
     from mnnqnn_tasks.mnn.index import index_model
+    from mnnqnn_tasks.mnn.spans import SpanMemory
 
-    made = index_model(folder)
+    made = index_model(folder, SpanMemory(spans, code))
     # Without fsync, here and below: the task database compares the size of what it finds.
     write_json(out, made.to_json(), durable=False)
     write_json(structure, _structure(made, folder), durable=False)
@@ -240,8 +244,9 @@ def bundle(
     target: Mapping[str, Any],
     digests: str,
     out: str,
+    recorded: Mapping[str, Sequence[Any]],
 ) -> Outcome:
-    """The bundle's folder; ``digests`` is the memory of file digests.
+    """The bundle's folder; ``digests`` is the memory of file digests, see `DigestCache`.
 
     Raises:
         BundleError, StaleInputError, DiskError: see `make_bundle`.
@@ -259,15 +264,16 @@ def bundle(
         runtime=runtime,
         target=target,
         library=library.identity(),
-        digest=DigestCache(digests).digest,
+        digest=DigestCache(digests, recorded).digest,
         out_dir=out,
     )
-    return [str(path) for path in made], {}
+    known = {str(path): digest.sha256 for path, digest in made.items()}
+    return list(known), {"digests": known}
 
 
 def _structure(made: ModelIndex, folder: str) -> dict[str, Any]:
     """What the shape of the model depends on, as opposed to the values of its weights."""
-    from mnnqnn_tasks.mnn.complete import embeddings_in_weight
+    from mnnqnn_tasks.mnn.configs import embeddings_in_weight
     from mnnqnn_tasks.mnn.folder import open_folder
 
     files = {name: digest.sha256 for name, digest in made.files.items()}

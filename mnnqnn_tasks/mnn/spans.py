@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnnqnn_tasks.errors import DiskError
 from mnnqnn_tasks.files import canonical_json, sha256_bytes, write_bytes
 
 #: Offset and size in bytes.
@@ -49,10 +48,13 @@ class SpanMemory:
     def keep(
         self, digests: Mapping[str, str], sizes: Mapping[str, int], spans: Sequence[Span]
     ) -> None:
-        """Remember ``spans`` for the next run; that it cannot be written is no error."""
+        """Remember ``spans`` for the next run.
+
+        Raises:
+            DiskError: when the file cannot be written.
+        """
         value = {"spans": [list(s) for s in spans], "sha256": self._seal(digests, sizes, spans)}
-        with contextlib.suppress(DiskError):
-            write_bytes(self._path, canonical_json(value).encode(), durable=False)
+        write_bytes(self._path, canonical_json(value).encode(), durable=False)
 
     def _seal(
         self, digests: Mapping[str, str], sizes: Mapping[str, int], spans: Sequence[Span]

@@ -6,13 +6,11 @@ value that went in: the way every JSON reader and every C compiler takes it.
 
 from __future__ import annotations
 
+import functools
 import math
-import operator
 import struct
 from array import array
 from collections.abc import Sequence
-
-_MIN_NORMAL = 1.1754943508222875e-38
 
 
 def f32(value: float) -> float:
@@ -29,44 +27,25 @@ def f32_tuple(values: Sequence[float]) -> tuple[float, ...]:
 def shortest(values: Sequence[float]) -> list[str]:
     """Decimal text of each value (rounded to float32), as few digits as possible.
 
-    Six digits or fewer suffice exactly where ``%.6g`` gives the value back; nine always
-    do.  Whole lists are formatted at once because a model has hundreds of thousands of
-    scales.
-
     Raises:
         ValueError: a value is not finite.
         OverflowError: a value is beyond float32's range.
     """
-    exact = array("f", values).tolist()
+    exact = array("f", values)
     if not all(map(math.isfinite, exact)):
         raise ValueError("not a finite number")
-    best, right = _format(exact, 8)
-    rest = [i for i, ok in enumerate(right) if not ok]
-    for i, text in zip(rest, _format([exact[i] for i in rest], 9)[0], strict=True):
-        best[i] = text
-    fewer = [i for i, ok in enumerate(right) if ok]
-    for digits in (7, 6):
-        texts, right = _format([exact[i] for i in fewer], digits)
-        found = [(i, text) for i, text, ok in zip(fewer, texts, right, strict=True) if ok]
-        for i, text in found:
-            best[i] = text
-        fewer = [i for i, _ in found]
-    for i, value in enumerate(exact):
-        if value and abs(value) < _MIN_NORMAL:
-            best[i] = _shortest_denormal(value)
-    return best
+    return list(_texts(exact.tobytes()))
 
 
-def _format(values: list[float], digits: int) -> tuple[list[str], list[bool]]:
-    """Each value with so many digits, and whether that gives it back."""
-    texts = (f"%.{digits}g " * len(values) % tuple(values)).split()
-    return texts, list(map(operator.eq, array("f", map(float, texts)), values))
+@functools.lru_cache(maxsize=64)  # the graphs of one weight have the same scales
+def _texts(data: bytes) -> tuple[str, ...]:
+    """The texts of float32s given as bytes."""
+    import numpy as np  # the processes that only read graphs do without
 
-
-def _shortest_denormal(value: float) -> str:
-    """Denormals have fewer than six digits of precision: try them all."""
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if f32(float(text)) == value:
-            return text
-    raise AssertionError(value)
+    exact = np.frombuffer(data, np.float32)
+    texts: list[str] = exact.astype("U").tolist()
+    # numpy finds the fewest digits that name a float32; read as a double and rounded, they
+    # could in theory name its neighbour.
+    for i in np.flatnonzero(np.array(texts, np.float64).astype(np.float32) != exact).tolist():
+        texts[i] = f"{exact[i]:.9g}"
+    return tuple(texts)

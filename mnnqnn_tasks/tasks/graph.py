@@ -108,7 +108,7 @@ def model_task(job: Job) -> Task:
         },
         doc=f"digest the files of {job.name}",
         deps=deps,
-        targets=[job.layout.model_json, job.layout.structure_json],
+        targets=[job.layout.model_json, job.layout.structure_json, job.layout.spans_json],
         key=stage_key("model"),
         clean=[job.layout.blobs, job.layout.build],
         checks=(checks.model_unchanged(job, deps),),

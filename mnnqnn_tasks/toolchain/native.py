@@ -45,7 +45,9 @@ def index(folder: str, out: str, structure: str, spans: str, code: str) -> Outco
     # Without fsync, here and below: the task database compares the size of what it finds.
     write_json(out, made.to_json(), durable=False)
     write_json(structure, _structure(made, folder), durable=False)
-    return [out, structure], {"files": {name: digest.sha256 for name, digest in made.files.items()}}
+    return [out, structure, spans], {
+        "files": {name: digest.sha256 for name, digest in made.files.items()}
+    }
 
 
 def io_input(folder: str, shape: int, out: str) -> Outcome:

@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ CONFIG = "config_qnn.json"
 MANIFEST = "bundle.json"
 HOST_MODEL = "qnn/llm.mnn"
 _VERSION = 1
+_COPIERS = 4
 
 #: Keys of a model's config.json that would send MNN to another folder.
 _FOLDER_KEYS = ("base_dir", "npu_model_dir")
@@ -106,14 +108,17 @@ def make_bundle(
     sources = {HOST_MODEL: Path(host_model)}
     sources |= {f"qnn/{Path(b).name}": Path(b) for b in binaries}
     _refuse_clashes(sources, copied)
+    sources |= {name: folder.path / name for name in copied}
     with whole_folder(out) as new:
-        files = {
-            name: _copy(source, new / name, out / name, digest) for name, source in sources.items()
-        }
+        # Several at once: one file is digested while another is on its way to the disk.
+        with ThreadPoolExecutor(_COPIERS) as pool:
+            jobs = {
+                name: pool.submit(_copy, source, new / name, out / name, digest)
+                for name, source in sources.items()
+            }
+        files = {name: job.result() for name, job in jobs.items()}
         for name in copied:
-            source = folder.path / name
-            files[name] = _copy(source, new / name, out / name, digest)
-            _check_digest(files[name], known, name, str(source))
+            _check_digest(files[name], known, name, str(sources[name]))
         text = canonical_json(config, indent=1).encode("utf-8") + b"\n"
         write_bytes(new / CONFIG, text)
         files[CONFIG] = FileDigest(sha256_bytes(text), len(text))

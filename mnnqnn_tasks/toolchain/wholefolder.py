@@ -32,6 +32,7 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
     """Copy a file's bytes, sharing blocks where the file system can (copy on write).
 
     Never a hard link: whatever is done to one of the two later leaves the other alone.
+    The bytes are on disk when this returns.
 
     Returns:
         Hex SHA-256 and size of what was written.
@@ -53,6 +54,8 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
                 size += len(chunk)
                 if not shared:
                     dst.write(chunk)
+            dst.flush()
+            os.fsync(dst.fileno())
     return digest.hexdigest(), size
 
 

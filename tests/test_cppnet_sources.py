@@ -18,9 +18,9 @@ from test_cppnet_fuzz import mnn_record
 
 from mnnqnn_tasks.errors import SourceFileError, StaleInputError
 from mnnqnn_tasks.qnn import netjson
-from mnnqnn_tasks.toolchain import blobstore
 from mnnqnn_tasks.toolchain.cppnet import merges, raws
 from mnnqnn_tasks.toolchain.cppnet.sources import import_graph, import_sources
+from mnnqnn_tasks.translate import blobstore
 
 RAW = {"norm_gamma": b"norm_g", "conv_w": b"conv", "blocks": b"blocks_8", "conv_b": b"conv_b_8"}
 

@@ -199,13 +199,11 @@ def translate(folder: str, subgraph: str, sources: str, blobs: str, out: str) ->
         TranslateError: when an op cannot be translated.
         StaleInputError: when the model's bytes are not those that were cut.
     """
-    from mnnqnn_tasks.toolchain import blobstore
+    from mnnqnn_tasks.translate import blobstore
     from mnnqnn_tasks.translate.emit import emit
     from mnnqnn_tasks.translate.files import translate_files
 
     made = translate_files(Path(subgraph), Path(sources), Path(folder))
-    for digest, data in made.blobs.items():
-        blobstore.put(Path(blobs), digest, data)
     emit(made.graph, made.blobs, Path(out), Path(blobs))
     files = [entry.path for entry in os.scandir(out)]
     return files, {"blobs": {d: blobstore.stamp(Path(blobs), d) for d in made.blobs}}

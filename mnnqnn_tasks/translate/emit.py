@@ -10,32 +10,13 @@ from pathlib import Path
 
 from mnnqnn_tasks.files import (
     TEMP_PREFIX,
-    atomic_writer,
     disk_errors,
     link_or_copy,
     write_bytes,
 )
 from mnnqnn_tasks.qnn import netjson
 from mnnqnn_tasks.qnn.ir import Graph
-from mnnqnn_tasks.translate import emit_cpp
-
-
-def store_blob(store: Path, sha256: str, data: memoryview | bytes) -> Path:
-    """The file of a blob in the content store, written if it is not there yet.
-
-    Raises:
-        DiskError: when it cannot be written.
-    """
-    path = store / sha256
-    size = memoryview(data).nbytes
-    try:
-        if path.stat().st_size == size:
-            return path
-    except OSError:
-        pass
-    with atomic_writer(path) as stream:
-        stream.write(data)
-    return path
+from mnnqnn_tasks.translate import blobstore, emit_cpp
 
 
 def emit(
@@ -53,6 +34,8 @@ def emit(
         NetFileError: when the graph breaks a rule of the IR.
     """
     net = netjson.dumps(graph)
+    for sha256, data in blobs.items():
+        blobstore.put(blob_store, sha256, data)
     with disk_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         for old in out_dir.glob(f"{TEMP_PREFIX}*"):
@@ -66,9 +49,8 @@ def emit(
         for tensor in graph.tensors:
             if tensor.blob is None:
                 continue
-            sha256 = tensor.blob.sha256
             names.append(f"{tensor.name}.raw")
-            link_or_copy(store_blob(blob_store, sha256, blobs[sha256]), work / names[-1])
+            link_or_copy(blob_store / tensor.blob.sha256, work / names[-1])
         last = f"{graph.name}_net.json"
         write_bytes(work / last, net.encode(), durable=False)
         with disk_errors(out_dir):

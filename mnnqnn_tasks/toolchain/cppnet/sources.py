@@ -12,10 +12,10 @@ from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.partition.write import write
 from mnnqnn_tasks.qnn import netjson
 from mnnqnn_tasks.qnn.ir import Blob, Graph, Tensor
-from mnnqnn_tasks.toolchain import blobstore
 from mnnqnn_tasks.toolchain.cppnet.merges import read_merges
 from mnnqnn_tasks.toolchain.cppnet.parse import parse
 from mnnqnn_tasks.toolchain.cppnet.raws import Range, Raws, chunks, find_raws, open_plain
+from mnnqnn_tasks.translate import blobstore
 
 #: A source holds numbers per channel and block, no weights; the largest seen have a few MB.
 _MAX_SOURCE = 256 << 20

@@ -271,6 +271,43 @@ def test_a_forked_process_has_a_server_of_its_own() -> None:
     subprocess.run([sys.executable, "-c", FORKING], cwd=root, check=True, timeout=60)
 
 
+SHARING = """
+import os, signal, sys, time
+from mnnqnn_tasks.qnn import client, run
+pid = client.prestart()
+assert pid and client.prestart() is None
+
+def child(lost):
+    forked = os.fork()
+    if forked == 0:
+        assert run.build_id()
+        (server,) = client._servers.values()
+        os._exit(0 if server.foreign != lost else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+
+child(lost=False)
+child(lost=False)
+os.kill(pid, signal.SIGKILL)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+child(lost=True)
+assert run.build_id()
+client.end_prestarted()
+"""
+
+
+def test_forked_processes_share_a_server_that_was_started_before() -> None:
+    root = str(Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", SHARING], cwd=root, check=True, timeout=60)
+
+
+def test_a_shared_server_ends_with_the_last_that_uses_it() -> None:
+    code = "import sys; from mnnqnn_tasks.qnn import client; print(client.prestart())"
+    root = str(Path(__file__).parents[1])
+    out = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True)
+    server = Path(f"/proc/{int(out.stdout)}")
+    wait_for(lambda: not server.exists() or "\nState:\tZ" in (server / "status").read_text())
+
+
 def test_environment_and_folder_are_those_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

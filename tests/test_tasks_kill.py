@@ -142,7 +142,7 @@ from mnnqnn_tasks.tasks import ledger, session, signals
 os.chdir(sys.argv[1])
 os.mkdir("journal")
 session.current().running = True
-signals.install()
+signals.install(lambda: None, lambda: None)
 worker = multiprocessing.Process(target=time.sleep, args=(60,))
 worker.start()
 book = ledger.Ledger("journal")

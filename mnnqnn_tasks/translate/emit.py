@@ -34,14 +34,14 @@ def emit(
         NetFileError: when the graph breaks a rule of the IR.
     """
     net = netjson.dumps(graph)
-    for sha256, data in blobs.items():
-        blobstore.put(blob_store, sha256, data)
     with disk_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         for old in out_dir.glob(f"{TEMP_PREFIX}*"):
             shutil.rmtree(old, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=out_dir))
     try:
+        for sha256, data in blobs.items():
+            blobstore.put(blob_store, sha256, data)
         names = [f"{graph.name}.cpp"]
         # Nothing is flushed to the disk: what a power cut takes is missed by size, and link
         # checks every blob against its digest.

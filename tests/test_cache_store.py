@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from cache_stores import CONTENT, Stored, key, place, read, write
 
 from mnnqnn_tasks.cache.store import Cache
 from mnnqnn_tasks.errors import DiskError
+from mnnqnn_tasks.files import clone_file
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
@@ -174,3 +177,52 @@ def test_many_bytes_on_threads(tmp_path: Path) -> None:
     stored.local.object_path(entry.files[5].sha256).unlink()
     assert not stored.cache.restore(entry, place(tmp_path / "second"))
     assert read(tmp_path / "second") == {}
+
+
+def _as_user(folder: Path) -> None:
+    """In a process of an ordinary user: save, restore, and look at the links."""
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    stored = Stored(folder / "user")
+    entry = stored.save()
+    for name in ("one", "two"):
+        assert stored.cache.restore(entry, place(folder / name))
+        assert read(folder / name) == CONTENT
+    for file in entry.files:
+        kept = stored.local.object_path(file.sha256).stat()
+        for name in ("one", "two"):
+            path = folder / name / file.name
+            assert path.stat().st_ino == kept.st_ino and path.stat().st_mode & 0o777 == 0o444
+            with pytest.raises(PermissionError):
+                path.write_bytes(b"mine")
+            assert path.stat().st_mtime_ns == kept.st_mtime_ns
+    assert stored.files["empty"].stat().st_mode & 0o200, "what was saved stays writable"
+    # A user who insists: the others notice, and the store does.
+    os.chmod(folder / "one" / "graph0.bin", 0o644)
+    (folder / "one" / "graph0.bin").write_bytes(b"mine")
+    assert not stored.cache.restore(entry, place(folder / "three"))
+    assert len(stored.said) == 1 and "damaged" in stored.said[0]
+    assert stored.cache.restore(stored.save(), place(folder / "two"))
+    assert read(folder / "two") == CONTENT
+
+
+def test_an_ordinary_user_gets_links_and_cannot_write_through_them() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "open to all")
+        folder.mkdir()
+        os.chmod(name, 0o777)
+        os.chmod(folder, 0o777)
+        clone = _clones(folder)
+        child = multiprocessing.get_context("fork").Process(target=_as_user, args=(folder,))
+        if not clone:
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+
+
+def _clones(folder: Path) -> bool:
+    """Whether the file system has reflinks; then there are no links."""
+    with open(folder / "a", "w+b") as a, open(folder / "b", "w+b") as b:
+        a.write(b"x" * 5000)
+        a.flush()
+        return clone_file(a.fileno(), b.fileno())

@@ -34,6 +34,8 @@ _CHUNK = 1 << 20
 def share(source: Path, target: Path, *, link: bool) -> str:
     """Make ``target``, which must not exist, a file with the content of ``source``.
 
+    Its mode is 0644, or that of ``source`` if it is a link.
+
     Args:
         link: a hard link will do; else the two stay independent.
 
@@ -62,7 +64,9 @@ def share(source: Path, target: Path, *, link: bool) -> str:
 
 def _new(path: Path) -> BinaryIO:
     with disk_errors(path):
-        return open(path, "x+b")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.fchmod(fd, 0o644)
+        return os.fdopen(fd, "w+b")
 
 
 def read_only(path: Path) -> bool:

@@ -12,7 +12,6 @@ import errno
 import importlib.util
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -273,7 +272,7 @@ class RemoteStore:
             if self._protocol.whole:
                 work(fs, goal, beat)
                 return
-            temp = self._at(f"tmp/{uuid.uuid4().hex}")
+            temp = self._at(f"tmp/{os.urandom(16).hex()}")
             for file in (temp, goal):
                 fs.makedirs(file.rpartition("/")[0], exist_ok=True)
             try:

@@ -62,6 +62,7 @@ class Cache:
         self._unreadable = Once()
         self._unwritable = Once()
         self._off = Once()
+        self._told: set[str] = set()
         self._grown = 0
 
     # Looking
@@ -169,8 +170,6 @@ class Cache:
             return False
         try:
             self.local.fetch(file, temp, link=link)
-            if not link:
-                os.chmod(temp, 0o644)
             return True
         except Missing:
             return False
@@ -349,18 +348,33 @@ class Cache:
     def _drop(self, key: str, what: str) -> None:
         """Delete a damaged entry and tell; whoever deletes it tells."""
         assert self.local is not None
-        if self._read_only or self.local.drop_entry(key):
-            self._warn(f"the cache {self.local.root} was damaged, {what}")
+        self._dropped(self.local, self.local.drop_entry, self.local.action_path, key, what)
 
     def _drop_object(self, file: File, error: Damaged) -> None:
         assert self.local is not None
-        if self._read_only or self.local.drop_object(file.sha256):
-            self._warn(f"the cache {self.local.root} was damaged, {file.name}: {error}")
+        local, what = self.local, f"{file.name}: {error}"
+        self._dropped(local, local.drop_object, local.object_path, file.sha256, what)
+
+    def _dropped(
+        self,
+        local: LocalStore,
+        drop: Callable[[str], bool],
+        path: Callable[[str], Path],
+        digest: str,
+        what: str,
+    ) -> None:
+        deleted = not self._read_only and drop(digest)
+        stays = not deleted and os.path.lexists(path(digest))
+        if deleted or (stays and digest not in self._told):
+            self._warn(f"the cache {local.root} was damaged, {what}")
+        if stays:
+            self._told.add(digest)  # it will be met again
 
     def _drop_remote(self, key: str, what: str) -> None:
         assert self.remote is not None
-        self.remote.drop_entry(key)
-        self._warn(f"the remote cache {self.remote.name} was damaged, {what}")
+        if self.remote.drop_entry(key) or key not in self._told:
+            self._told.add(key)
+            self._warn(f"the remote cache {self.remote.name} was damaged, {what}")
 
 
 def open_cache(settings: CacheSettings, *, warn: Callable[[str], None]) -> Cache | None:

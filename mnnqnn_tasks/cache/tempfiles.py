@@ -52,7 +52,7 @@ def _create(folder: Path) -> tuple[BinaryIO, Path]:
             fd, name = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=folder)
         except FileNotFoundError:
             folder.mkdir(parents=True, exist_ok=True)
-            fd, name = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=folder)
+            continue
         stream = os.fdopen(fd, "w+b")
         _lock(fd, wait=True)
         # A broom may have come between the two calls, and waited for is what it deleted.

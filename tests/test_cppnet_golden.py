@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mnn_source_double import compile_double, known_contents, known_params
+from mnn_record import compile_double, known_contents, known_params
 from test_translate_models import GOLDEN, MODELS, partitioned
 from translate_graphs import TARGET, db
 

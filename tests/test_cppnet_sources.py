@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from mnn_source_double import Double
 from test_cppnet_fuzz import mnn_record
+from translate_graphs import TARGET
 
 from mnnqnn_tasks.errors import SourceFileError, StaleInputError
-from mnnqnn_tasks.qnn import netjson
+from mnnqnn_tasks.qnn import netjson, run
+from mnnqnn_tasks.toolchain import native
 from mnnqnn_tasks.toolchain.cppnet import merges, raws
 from mnnqnn_tasks.toolchain.cppnet.sources import import_graph, import_sources
 from mnnqnn_tasks.translate import blobstore
@@ -78,6 +80,45 @@ def test_a_folder_becomes_nets_and_blobs(built: Path, tmp_path: Path) -> None:
         *(f"qnn/{name}/{name}_net.json" for name in ("graph0", "graph1_0")),
     }
     assert all(netjson.load(g.net).name == g.name for g in binary.graphs)
+
+
+def test_a_cache_on_the_npu_is_linked(tmp_path: Path) -> None:
+    """With ``max_history_token`` MNN's graphs have float16 inputs and outputs of their own."""
+    dims = [1, 2, 4, 16]
+
+    def tensor(name: str, kind: str, dtype: str) -> dict[str, Any]:
+        head = {"name": name, "type": kind, "dataType": dtype, "dims": dims}
+        return {**head, "encoding": "UNDEFINED", "added": kind == "APP_WRITE"}
+
+    def node(name: str, kind: str, inputs: list[str], output: str) -> dict[str, Any]:
+        made = {"name": name, "type": kind, "inputs": inputs, "outputs": [output]}
+        return {**made, "params": []}
+
+    record = {
+        "graph": "graph0",
+        "tensors": [
+            tensor("t0_cast", "NATIVE", "FLOAT_16"),
+            tensor("t0", "APP_WRITE", "FLOAT_32"),
+            tensor("_mnn_i0", "APP_WRITE", "FLOAT_16"),
+            tensor("_mnn_o0", "APP_READ", "FLOAT_16"),
+        ],
+        "nodes": [
+            node("Cast_I_1_O_0", "Cast", ["t0"], "t0_cast"),
+            node("add", "ElementWiseAdd", ["t0_cast", "_mnn_i0"], "_mnn_o0"),
+        ],
+    }
+    folder = tmp_path / "qnn" / "graph0"
+    folder.mkdir(parents=True)
+    (folder / "graph0.cpp").write_text(Double(record).text())
+    write_merges(tmp_path, {"qnn/graph0.bin": ["qnn/graph0"]})
+    (binary,) = import_sources(tmp_path, tmp_path)
+    out = tmp_path / "graph0.bin"
+    nets, blobs = [str(g.net) for g in binary.graphs], str(tmp_path / "blobs")
+    native.link(nets, blobs, TARGET.to_json(), str(out), f"{out}.json", ask=True)
+    (graph,) = run.inspect(out).graphs
+    found = [(t.name, t.dtype, list(t.dims)) for t in (*graph.inputs, *graph.outputs)]
+    halves = [("_mnn_i0", "FLOAT_16", dims), ("_mnn_o0", "FLOAT_16", dims)]
+    assert found == [("t0", "FLOAT_32", dims), *halves]
 
 
 def test_the_build_folder_itself_may_take_them(built: Path) -> None:

@@ -21,8 +21,9 @@ from mnnqnn_tasks.qnn.ir import (
     TensorParam,
 )
 
-#: Types that the host passes through a graph's border (MNN's runtime has no other).
-BORDER_DTYPES = ("FLOAT_32", "INT_32")
+#: Types that the host passes through a graph's border.  MNN's runtime passes FLOAT_16 for a
+#: KV cache alone (``_mnn_mask``, ``_mnn_i0``, ``_mnn_o0``); what is translated here has none.
+BORDER_DTYPES = ("FLOAT_32", "INT_32", "FLOAT_16")
 SCALAR_DTYPES = ("FLOAT_32", "INT_32", "UINT_32", "BOOL_8")
 TENSOR_PARAM_DTYPES = ("UINT_32", "INT_32", "FLOAT_32")
 _KINDS = ("APP_WRITE", "APP_READ", "NATIVE", "STATIC")

@@ -60,12 +60,14 @@ class ContextFile:
         graphs: in the order of the file.
         soc_id: chip that it was made for, None where the file does not tell.
         build_id: of the library that wrote it.
+        dump: it is a dump of a context binary, not the binary itself.
     """
 
     file: str
     graphs: tuple[GraphInfo, ...]
     soc_id: int | None = None
     build_id: str = ""
+    dump: bool = False
 
 
 def read(path: Path, lib_dir: Path | None = None) -> ContextFile:
@@ -126,7 +128,7 @@ def _is_json(path: Path) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
 
 
-def load_json(path: Path, what: str) -> Any:
+def load_json(path: Path, what: str, todo: str | None = None) -> Any:
     """Parse a JSON file that somebody else wrote; ``what`` says what it should be.
 
     Raises:
@@ -135,12 +137,14 @@ def load_json(path: Path, what: str) -> Any:
     try:
         size = path.stat().st_size
         if size > _MAX_DUMP:
-            raise GenieError(f"too large for {what}", where=str(path), why=f"{size} bytes")
+            why = f"{size} bytes are too many"
+            raise GenieError(f"not {what}", where=str(path), why=why, todo=todo)
         return json.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise GenieError(f"not {what}", where=str(path), why=str(error)) from error
+        raise GenieError(f"not {what}", where=str(path), why=str(error), todo=todo) from error
     except RecursionError:
-        raise GenieError(f"not {what}", where=str(path), why="nested too deeply") from None
+        why = "nested too deeply"
+        raise GenieError(f"not {what}", where=str(path), why=why, todo=todo) from None
 
 
 def read_dump(path: Path) -> ContextFile:
@@ -149,7 +153,7 @@ def read_dump(path: Path) -> ContextFile:
     Raises:
         GenieError: not such a dump; the message names the place.
     """
-    data = load_json(path, "a dump of a context binary")
+    data = load_json(path, "a dump of a context binary", _TODO)
     try:
         body = _body(data, "the file")
         graphs = tuple(
@@ -166,6 +170,7 @@ def read_dump(path: Path) -> ContextFile:
         graphs,
         soc if isinstance(soc, int) and not isinstance(soc, bool) else None,
         build if isinstance(build, str) else "",
+        dump=True,
     )
 
 
@@ -216,14 +221,16 @@ def _tensors(body: Mapping[str, Any], key: str, place: str) -> tuple[Tensor, ...
 
 def _tensor(value: object, place: str) -> Tensor:
     body = _body(value, place)
-    dims = _list(body, "dimensions", place)
-    if not all(isinstance(size, int) and 0 <= size < 1 << 32 for size in dims):
-        raise _Malformed(f"dimensions of {place} are not all numbers of 32 bits")
+    dims: list[int] = []
+    for size in _list(body, "dimensions", place):
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 32:
+            raise _Malformed(f"dimensions of {place} are not all numbers of 32 bits")
+        dims.append(size)
     encoding, scale, offset = _quantization(body.get("quantizeParams"))
     return Tensor(
         name=_text(body, "name", place),
         dtype=_dtype(body.get("dataType"), place),
-        dims=tuple(int(str(size)) for size in dims),
+        dims=tuple(dims),
         encoding=encoding,
         scale=scale,
         offset=offset,
@@ -252,4 +259,7 @@ def _quantization(value: object) -> tuple[str | None, float | None, int | None]:
     scale, offset = (pair.get("scale"), pair.get("offset")) if isinstance(pair, dict) else (0, 0)
     if not isinstance(scale, int | float) or not isinstance(offset, int):
         return name, None, None
-    return name, float(scale), offset
+    try:
+        return name, float(scale), offset
+    except OverflowError:
+        return name, None, None

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mnnqnn_tasks.genie.versions import Version
+
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """What the loader takes from genie_config.json.
+    """What the loader takes from genie_config.json; None where a config does not say it.
 
     Attributes:
-        context_size: ``dialog.context.size``, None where there is no config.
+        context_size: ``dialog.context.size``, tokens.
         long_context: whether ``dialog.engine.longcontext`` is there.
-        pos_id_dim: ``pos-id-dim``, half the head dimension.
-        kv_dim: ``kv-dim``, the head dimension.
-        vocabulary: ``dialog.context.n-vocab``.
+        embedding: ``dialog.context.n-embd``; 1024 where a config does not say it.
+        kv_dim: ``kv-dim`` of the backend, the head dimension.
+        pos_id_dim: ``pos-id-dim`` of the backend, half the head dimension.
     """
 
     context_size: int | None = None
     long_context: bool = False
-    pos_id_dim: int | None = None
+    embedding: int | None = None
     kv_dim: int | None = None
-    vocabulary: int | None = None
+    pos_id_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Variant:
     """One (AR, CL) of the loader's table.
 
     Attributes:
-        ar, cl: tokens per call and context length, -1 where the loader found none.
+        ar, cl: tokens per call and context length.
         graphs: names in the order of the splits, index 0 first.
     """
 
@@ -43,14 +45,16 @@ class Refusal:
     """Why the loader does not take the bundle.
 
     Attributes:
-        rule: key of the rule that it follows from.
-        message: what the loader prints.
+        rule: key of the rule (`mnnqnn_tasks.genie.rules.RULES`).
+        message: what the loader prints; for a crash, the name of the signal.
         graphs: names of the graphs that it is about.
+        crash: the process ends by a signal instead of a message.
     """
 
     rule: str
     message: str
     graphs: tuple[str, ...] = ()
+    crash: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,11 @@ class Prediction:
 
     Attributes:
         version: of QAIRT.
-        variants: by (AR, CL), ascending.
+        variants: by (AR, CL), ascending; empty where the loader stops before it builds them.
         refusals: what the loader prints, in its order; empty where it takes the bundle.
     """
 
-    version: str
+    version: Version
     variants: tuple[Variant, ...]
     refusals: tuple[Refusal, ...]
 

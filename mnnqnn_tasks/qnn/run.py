@@ -127,6 +127,39 @@ def inspect(path: Path, lib_dir: Path | None = None, timeout: float = TIMEOUT) -
     return binary.from_json(result)
 
 
+def load(
+    path: Path,
+    soc_id: int,
+    graphs: Sequence[str],
+    lib_dir: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> list[str]:
+    """Load the context binary ``path`` on the host emulator, as a runtime does on the device.
+
+    Args:
+        soc_id: the chip that the binary is made for.
+        graphs: names to ask for.
+
+    Returns:
+        Names in ``graphs`` under which the loaded context has no graph.
+
+    Raises:
+        QnnError: the library does not load it.
+        NativeCrash: or dies of it.
+        ToolMissing.
+    """
+    result: list[str] = _call(
+        "load",
+        f"load {path.name}",
+        lib_dir,
+        timeout,
+        binary=str(path),
+        soc_id=soc_id,
+        graphs=list(graphs),
+    )
+    return result
+
+
 def execute(
     net: Path,
     blobs: Path,

@@ -149,6 +149,8 @@ class Htp:
     def device(self, options: TargetOptions) -> ctypes.c_void_p:
         """Create the device of ``options.soc_id``; the library derives the architecture.
 
+        An empty ``options.dsp_arch`` is content with any.
+
         Raises:
             QnnError: a chip that this library does not know, or another architecture
                 than ``options.dsp_arch``.
@@ -162,7 +164,7 @@ class Htp:
         found = [match for line in self.log.lines if (match := _ARCH.search(line))]
         self.log.clear()
         self.dsp_arch = f"v{found[-1].group(1)}" if found else None
-        if self.dsp_arch not in (None, options.dsp_arch):
+        if options.dsp_arch and self.dsp_arch not in (None, options.dsp_arch):
             raise QnnError(
                 f"soc_id {options.soc_id} is {self.dsp_arch}, not {options.dsp_arch}",
                 why="the QNN library says which architecture the chip has",

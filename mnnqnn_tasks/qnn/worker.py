@@ -59,6 +59,14 @@ def _inspect(request: Request) -> object:
     return System(Path(request["lib_dir"])).inspect(Path(request["binary"])).to_json()
 
 
+def _load(request: Request) -> object:
+    from mnnqnn_tasks.qnn.loading import load_binary
+
+    return load_binary(
+        Path(request["binary"]), request["soc_id"], request["graphs"], Path(request["lib_dir"])
+    )
+
+
 def _execute(request: Request) -> object:
     """Buffers are at (offset, size) of the files ``inputs_fd`` and ``outputs_fd``."""
     from mnnqnn_tasks.qnn.execute import Executor
@@ -96,6 +104,7 @@ ACTIONS: dict[str, Callable[[Request], object]] = {
     "link": _link,
     "validate": _validate,
     "inspect": _inspect,
+    "load": _load,
     "execute": _execute,
     "build_id": _identity,
 }

@@ -1,0 +1,337 @@
+"""A model of Genie's loader: the table that it builds of a set of graphs, or its refusal.
+
+The steps stand in the loader's order; the first that fails ends the loading, and the table is
+there from `_table` on.  What each rule was read off is in `RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mnnqnn_tasks.genie import shapes
+from mnnqnn_tasks.genie.graphs import GraphInfo
+from mnnqnn_tasks.genie.infer import MASK, Found, context, past_keys, tokens
+from mnnqnn_tasks.genie.order import ordered
+from mnnqnn_tasks.genie.prediction import LoaderConfig, Prediction, Refusal, Variant
+from mnnqnn_tasks.genie.versions import NEWEST, Version, nearest
+
+_CRASH = "SIGSEGV"
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the loader.
+
+    Attributes:
+        key: its name here.
+        text: what it says.
+        since: first release that it is known for.
+        until: first release that does not have it any more, None where all later ones do.
+        source: where it was seen.
+    """
+
+    key: str
+    text: str
+    since: Version
+    source: str
+    until: Version | None = None
+
+    def holds(self, version: Version) -> bool:
+        """Whether ``version`` has the rule."""
+        return self.since <= version and (self.until is None or version < self.until)
+
+
+_SEED = "sample source of QAIRT 2.42"
+_TRIED = "tried with libGenie 2.47, 2.48, 2.49, 2.50 and 2.51"
+_ALL = Version(2, 42)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "mask",
+        "the cache group past_ needs a graph with the input attention_mask",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
+        "ar",
+        "AR comes from input_ids, attention_mask, inputs_embeds, past_key outputs or logits, "
+        "else from (ar|AR)_?digits in the name; a graph with neither is refused",
+        _ALL,
+        f"{_SEED}, with inputs_embeds before attention_mask; {_TRIED}",
+    ),
+    Rule(
+        "number",
+        "a number in a name that the loader reads fits 32 bits",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
+        "cl",
+        "CL comes from attention_mask or past_key, else from (cl|CL)_?digits in the name, else it "
+        "is the largest number in the name if above 501; a graph with neither joins every "
+        "context length that others of the model have",
+        _ALL,
+        f"{_SEED}; {_TRIED}",
+    ),
+    Rule(
+        "cl-unknown",
+        "a graph without CL joins one context length, and a variant takes one such graph",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
+        "order-strings",
+        "splits of a variant are ordered as strings",
+        _ALL,
+        f"{_SEED} (std::set); tried with libGenie 2.47, 2.48 and 2.49",
+        Version(2, 50),
+    ),
+    Rule(
+        "order-numbers",
+        "splits of a variant are ordered by K of _K_of_; graphs without it come last",
+        Version(2, 50),
+        "tried with libGenie 2.50 and 2.51",
+    ),
+    Rule(
+        "context-size",
+        "context.size is not above the largest CL, unless long context is on",
+        _ALL,
+        f"{_SEED}; {_TRIED}",
+    ),
+    Rule(
+        "kv-dimension",
+        "a past_key input has CL or CL - AR positions",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
+        "kv-mapping",
+        "the first split with a KV cache has a layer that the same split of all variants has",
+        _ALL,
+        "tried with libGenie 2.47, 2.48 and 2.49, which crash",
+        Version(2, 50),
+    ),
+    Rule(
+        "first-input",
+        "graphs of the first split have input_ids, or embeddings",
+        _ALL,
+        f"{_SEED}; {_TRIED}",
+    ),
+    Rule(
+        "last-output",
+        "graphs of the last split have logits",
+        _ALL,
+        f"{_SEED}; {_TRIED}",
+    ),
+    Rule(
+        "shape",
+        "embeddings, logits, mask, positions and KV cache have the shapes of AR, CL and config",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
+        "positions",
+        "a graph has position_ids_sin and position_ids_cos",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
+        "kv-cache",
+        "every variant has past_key inputs and outputs",
+        _ALL,
+        _TRIED,
+    ),
+)
+
+
+@dataclass
+class State:
+    """What the loader knows while it loads."""
+
+    graphs: Mapping[str, GraphInfo]
+    config: LoaderConfig
+    version: Version
+    ar: dict[str, int] = field(default_factory=dict)
+    cl: dict[str, int] = field(default_factory=dict)
+    table: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+
+    def split(self, index: int) -> Iterator[tuple[Key, GraphInfo]]:
+        """The graphs of a split index, by variant."""
+        for key, names in self.table.items():
+            if index < len(names):
+                yield key, self.graphs[names[index]]
+
+    @property
+    def splits(self) -> int:
+        """How many split indices there are."""
+        return max(map(len, self.table.values()), default=0)
+
+
+def _mask(state: State) -> Iterator[Refusal]:
+    if not any(graph.input(MASK) for graph in state.graphs.values()):
+        yield Refusal("mask", "Default Group past_ has no associated attention mask")
+
+
+def _numbers(state: State) -> Iterator[Refusal]:
+    """AR and CL of every graph; the first one that fails ends the loading."""
+    for name, graph in state.graphs.items():
+        cl, ar = context(graph), tokens(graph, state.version)
+        if cl.overflows or ar.overflows:
+            yield Refusal("number", "stoi: out of range", (name,))
+            return
+        if ar.value is None:
+            text = f"Unexpected model. Couldn't determine required input tokens {name}"
+            yield Refusal("ar", text, (name,))
+            return
+        state.ar[name] = ar.value
+        state.cl[name] = _or_none(cl)
+
+
+def _or_none(found: Found) -> int:
+    return -1 if found.value is None else found.value
+
+
+def _table(state: State) -> Iterator[Refusal]:
+    """Group by (AR, CL), order, number; graphs without CL are in the way of each other."""
+    groups: dict[Key, set[str]] = {}
+    known = sorted({cl for cl in state.cl.values() if cl >= 0})
+    for name in state.graphs:
+        for cl in known if state.cl[name] < 0 else (state.cl[name],):
+            groups.setdefault((state.ar[name], cl), set()).add(name)
+    taken: dict[tuple[int, int], str] = {}
+    for key in sorted(groups):
+        names = ordered(groups[key], state.version)
+        unknown = tuple(name for name in names if state.cl[name] < 0)
+        state.table[key] = names
+        if len(unknown) > 1:
+            yield Refusal("cl-unknown", _CRASH, unknown, crash=True)
+            return
+        for name in unknown:
+            index, ar = names.index(name), key[0]
+            other = taken.get((index, ar))
+            if other is not None:
+                state.table[key] = names[: index + 1]  # it stops in the middle
+                text = f"qnn-htp: Detected duplicate AR-{ar} CL--1 graphs: {other} and {name}"
+                yield Refusal("cl-unknown", text, (name,))
+                return
+            taken[index, ar] = name
+
+
+def _context_size(state: State) -> Iterator[Refusal]:
+    size, largest = state.config.context_size, max((cl for _, cl in state.table), default=0)
+    if size is not None and size > largest and not state.config.long_context:
+        yield Refusal(
+            "context-size", f"Config specifies context->size={size}, but loaded max-CL={largest}"
+        )
+
+
+def _kv_dimension(state: State) -> Iterator[Refusal]:
+    """Scatter (CL positions) or concat (CL - AR)."""
+    mapped = _mapped(state)
+    for (ar, cl), names in state.table.items():
+        for name in names if (ar, cl) in mapped else ():
+            for tensor in past_keys(state.graphs[name].inputs, "_in").values():
+                if not tensor.dims or (tensor.dims[-1] in (cl, cl - ar) and tensor.dims[-1]):
+                    continue
+                text = (
+                    "Could not determine whether KV$ uses Scatter or Concat. KV$ has input "
+                    f"dimension {tensor.dims[-1]}.Expected CL={cl} or CL - AR-n={cl - ar}"
+                )
+                yield Refusal("kv-dimension", text, (name,))
+                return
+
+
+def _kv_mapping(state: State) -> Iterator[Refusal]:
+    for index in range(state.splits):
+        graphs = [graph for _, graph in state.split(index)]
+        keys = [set(past_keys(graph.inputs, "_in")) for graph in graphs]
+        if not any(keys):
+            continue
+        if not set.intersection(*keys):
+            yield Refusal("kv-mapping", _CRASH, tuple(g.name for g in graphs), crash=True)
+        return
+
+
+def _validate(state: State) -> Iterator[Refusal]:
+    for _, graph in state.split(0):
+        if not any(graph.input(name) for name in shapes.FIRST_INPUTS):
+            text = f"{graph.name} : input_ids - Tensor not found"
+            yield Refusal("first-input", text, (graph.name,))
+    for _, graph in state.split(state.splits - 1):
+        if graph.output("logits") is None:
+            text = f"{graph.name} : logits - Tensor not found"
+            yield Refusal("last-output", text, (graph.name,))
+    mapped = _mapped(state)
+    for key, names in state.table.items():
+        for name in names:
+            for text in shapes.problems(
+                state.graphs[name], *key, key in mapped, state.config, state.version
+            ):
+                yield Refusal("shape", text, (name,))
+
+
+def _mapped(state: State) -> set[Key]:
+    """Variants with a layer that the first split with a KV cache has in the first variant."""
+    keys = {
+        key: [set(past_keys(state.graphs[name].inputs, "_in")) for name in names]
+        for key, names in state.table.items()
+    }
+    reference = next((layer for splits in keys.values() for layer in splits if layer), set())
+    return {
+        key for key, splits in keys.items() if not reference or reference & set().union(*splits)
+    }
+
+
+def _positions(state: State) -> Iterator[Refusal]:
+    for wanted in ("position_ids_sin", "position_ids_cos"):
+        if not any(graph.input(wanted) for graph in state.graphs.values()):
+            yield Refusal("positions", f"Tensor not found: {wanted}", tuple(state.graphs))
+
+
+def _kv_cache(state: State) -> Iterator[Refusal]:
+    for names in state.table.values():
+        graphs = [state.graphs[name] for name in names]
+        if not (
+            any(past_keys(graph.inputs, "_in") for graph in graphs)
+            and any(past_keys(graph.outputs, "_out") for graph in graphs)
+        ):
+            yield Refusal("kv-cache", "Invalid cache-group prefix detected: past_", names)
+            return
+
+
+_STEPS: tuple[tuple[str, Callable[[State], Iterator[Refusal]]], ...] = (
+    ("mask", _mask),
+    ("ar", _numbers),
+    ("cl-unknown", _table),
+    ("context-size", _context_size),
+    ("kv-dimension", _kv_dimension),
+    ("kv-mapping", _kv_mapping),
+    ("first-input", _validate),
+    ("positions", _positions),
+    ("kv-cache", _kv_cache),
+)
+
+
+def predict(
+    graphs: Sequence[GraphInfo],
+    config: LoaderConfig = LoaderConfig(),  # noqa: B008  # frozen
+    version: Version = NEWEST,
+) -> Prediction:
+    """What libGenie of ``version`` does with ``graphs``.
+
+    Of several graphs with one name the loader keeps one; the last is taken here.
+    """
+    release = nearest(version)
+    state = State({graph.name: graph for graph in graphs}, config, release)
+    refusals: list[Refusal] = []
+    for key, step in _STEPS:
+        if not next(rule for rule in RULES if rule.key == key).holds(release):
+            continue
+        refusals += step(state)
+        if refusals:
+            break
+    variants = tuple(Variant(ar, cl, names) for (ar, cl), names in state.table.items())
+    return Prediction(version, variants, tuple(refusals))

@@ -1,0 +1,107 @@
+"""Shapes that the loader checks once it has AR and CL, with the words of its messages.
+
+Seen with libGenie 2.47 and 2.51.  ``*`` is its sign for a dimension that it does not compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
+from mnnqnn_tasks.genie.infer import MASK, elements, past_keys
+from mnnqnn_tasks.genie.prediction import LoaderConfig
+from mnnqnn_tasks.genie.versions import Version
+
+#: ``n-embd`` of a config that does not say it.
+DEFAULT_EMBEDDING = 1024
+
+#: Embeddings per token, in ``n-embd``, by the input that takes them.
+_EMBEDDINGS = {
+    "inputs_embeds": 1,
+    "_model_model_embed_tokens_Gather_Gather_output_0": 1,
+    "_model_embedding_concat_Concat_Concat_output_0": 2,
+}
+
+#: Inputs of which the first split must have one (strings of libGenie 2.47 to 2.51).
+FIRST_INPUTS = ("input_ids", *_EMBEDDINGS)
+
+#: Before this release the KV cache is compared with the config's ``kv-dim``, since then with itself
+#: (tried with 2.47 and 2.48).
+_KV_DIM_FREE = Version(2, 48)
+
+Expected = tuple[int | None, ...]
+
+
+def problems(
+    graph: GraphInfo, ar: int, cl: int, mapped: bool, config: LoaderConfig, version: Version
+) -> Iterator[str]:
+    """The loader's messages about shapes of a graph in the variant (AR, CL).
+
+    Args:
+        mapped: the loader has found the variant's KV cache; without, it expects no past.
+    """
+    yield from _embeddings(graph, ar, config)
+    yield from _logits(graph, ar)
+    for tensor, expected in _expectations(graph, ar, cl, mapped, config, version):
+        found = (1, 1, 1, *tensor.dims)[-3:]
+        if any(want not in (None, got) for want, got in zip(expected, found, strict=True)):
+            wanted = ", ".join("*" if size is None else str(size) for size in expected)
+            yield (
+                f"ShapeError : {tensor.name} - Expected [ {wanted}] bitwidth=*. "
+                f"Found [ {', '.join(map(str, found))}] bitwidth={_bytes(tensor)}"
+            )
+
+
+def _bytes(tensor: Tensor) -> int:
+    digits = tensor.dtype.rpartition("_")[2]
+    return max(int(digits) // 8, 1) if digits.isdigit() else 0
+
+
+def _embeddings(graph: GraphInfo, ar: int, config: LoaderConfig) -> Iterator[str]:
+    if config.embedding is None:
+        return
+    for name, factor in _EMBEDDINGS.items():
+        tensor = graph.input(name)
+        if tensor is not None and elements(tensor) != ar * config.embedding * factor:
+            yield f"{graph.name} : {name} - Wrong input shape"
+
+
+def _logits(graph: GraphInfo, ar: int) -> Iterator[str]:
+    """Logits of all tokens, or of one."""
+    tensor = graph.output("logits")
+    if tensor is not None and tensor.dims and tensor.dims[-1]:
+        rows = elements(tensor) // tensor.dims[-1]
+        if rows not in (1, ar):
+            yield f"{graph.name} : logits - Wrong logits shape"
+
+
+def _expectations(
+    graph: GraphInfo, ar: int, cl: int, mapped: bool, config: LoaderConfig, version: Version
+) -> Iterator[tuple[Tensor, Expected]]:
+    mask = graph.input(MASK)
+    if mask is not None:
+        yield mask, (1, ar, cl if mapped else ar)
+    for name in ("position_ids_sin", "position_ids_cos"):
+        position = graph.input(name)
+        if position is not None:
+            yield position, (1, ar, config.pos_id_dim)
+    for key in past_keys(graph.inputs, "_in").values():
+        head = _head(key, config, version)
+        past = key.dims[-1] if mapped and key.dims else 0
+        yield key, (None, head, past)
+        value = graph.input(key.name.replace("past_key", "past_value", 1))
+        if value is not None:
+            yield value, (None, past, head)
+    for key in past_keys(graph.outputs, "_out").values():
+        head = _head(key, config, version)
+        yield key, (None, head, ar)
+        value = graph.output(key.name.replace("past_key", "past_value", 1))
+        if value is not None:
+            yield value, (None, ar, head)
+
+
+def _head(key: Tensor, config: LoaderConfig, version: Version) -> int | None:
+    """The head dimension that the loader expects of a key tensor and its value."""
+    if version < _KV_DIM_FREE:
+        return config.kv_dim
+    return key.dims[-2] if len(key.dims) > 1 else None

@@ -1,0 +1,161 @@
+"""The model of Genie's loader against what libGenie itself said.
+
+``data/genie_witness.json`` was recorded with libGenie of the wheels onnxruntime-qnn 2.3.0 to
+2.7.0 (QAIRT 2.47 to 2.51), which loaded small context binaries with these graphs: the table that
+it logged, what it printed, whether it died.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnnqnn_tasks.errors import GenieError
+from mnnqnn_tasks.genie import order, rules
+from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
+from mnnqnn_tasks.genie.infer import context_by_name, tokens, tokens_by_name
+from mnnqnn_tasks.genie.prediction import LoaderConfig
+from mnnqnn_tasks.genie.versions import KNOWN, NEWEST, Version, parse_version
+
+WITNESS = json.loads((Path(__file__).parent / "data" / "genie_witness.json").read_text("utf-8"))
+
+#: Where the verdict is the loader's and the words are not, or the loader dies at random.
+OTHER_WORDS = {
+    "ar_eq_cl_nokv": "a model without a past that takes its whole context at once",
+    "b_keyinonly": "keys that are read and never written",
+    "kv_keyoutwrong": "key outputs that contradict the ids",
+}
+AT_RANDOM = {("kv_novalin", "2.48"): "dies of a missing value input that other releases ignore"}
+
+
+def tensors(index: int) -> tuple[Tensor, ...]:
+    made = []
+    for text in WITNESS["ports"][index]:
+        name, dtype, dims = text.split(" ")
+        made.append(Tensor(name, dtype, tuple(map(int, dims.split("x")))))
+    return tuple(made)
+
+
+def graphs(case: dict[str, Any]) -> list[GraphInfo]:
+    return [
+        GraphInfo(g["name"], tensors(g["inputs"]), tensors(g["outputs"])) for g in case["graphs"]
+    ]
+
+
+@pytest.mark.parametrize("case", WITNESS["cases"], ids=lambda case: case["case"])
+def test_the_loader_said_the_same(case: dict[str, Any]) -> None:
+    config = LoaderConfig(**case["config"])
+    for said in case["said"]:
+        for release in said["qairt"]:
+            if (case["case"], release) in AT_RANDOM:
+                continue
+            found = rules.predict(graphs(case), config, parse_version(release))
+            assert found.accepted == said["accepted"], (release, found.refusals)
+            if case["case"] in OTHER_WORDS:
+                continue
+            assert any(r.crash for r in found.refusals) == said["crash"], release
+            if said["crash"]:
+                continue
+            assert {f"{v.ar},{v.cl}": list(v.graphs) for v in found.variants} == said["table"]
+            messages = [refusal.message for refusal in found.refusals]
+            assert set(messages) <= set(said["says"]), release
+            assert len(messages) >= sum(" - " in text for text in said["says"] if ":" in text[:60])
+
+
+def test_the_witness_knows_every_rule() -> None:
+    """Every rule of the model decides some case that was tried."""
+    refused = {
+        refusal.rule
+        for case in WITNESS["cases"]
+        for known in KNOWN
+        for refusal in rules.predict(
+            graphs(case), LoaderConfig(**case["config"]), known.version
+        ).refusals
+    }
+    silent = {"cl", "order-strings", "order-numbers"}  # they fill the table and refuse nothing
+    assert refused | silent == {rule.key for rule in rules.RULES}
+
+
+def test_every_rule_is_one_of_some_release() -> None:
+    for rule in rules.RULES:
+        assert rule.source
+        assert any(rule.holds(known.version) for known in KNOWN)
+    keys = [rule.key for rule in rules.RULES]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(
+    ("name", "ar", "cl"),
+    [
+        ("token_ar1_cl4096_2_of_8", 1, 4096),
+        ("AR_32_CL_1024", 32, 1024),
+        ("qwen2_5_7b_instruct_prompt_2_of_8", None, None),
+        ("model_501_1", None, None),
+        ("model_502_1", None, 502),
+        ("x_600_1024_7", None, 1024),
+        ("aR8_cL64", None, None),
+        ("clear8cl64", 8, 64),
+        ("star16_ar8", 16, None),
+        ("", None, None),
+        ("cl99999999999", None, 99999999999),
+        ("n" + "9" * 5000, None, 10**18),
+    ],
+)
+def test_numbers_of_a_name(name: str, ar: int | None, cl: int | None) -> None:
+    assert tokens_by_name(name).value == ar
+    assert context_by_name(name).value == cl
+
+
+def test_embeddings_before_the_mask_in_2_42() -> None:
+    mask, embeds = (
+        Tensor("attention_mask", "FLOAT_16", (1, 1, 8, 64)),
+        Tensor("inputs_embeds", "FLOAT_16", (1, 16, 8)),
+    )
+    graph = GraphInfo("g", (mask, embeds), ())
+    assert tokens(graph, Version(2, 42)).value == 16
+    assert tokens(graph, Version(2, 47)).value == 8
+
+
+def test_order_by_version() -> None:
+    names = [f"a_{k}_of_11" for k in range(1, 12)]
+    assert order.ordered(names, Version(2, 49))[:3] == ("a_10_of_11", "a_11_of_11", "a_1_of_11")
+    assert list(order.ordered(names, Version(2, 50))) == names
+    padded = [f"a_{k:02}_of_11" for k in range(1, 12)]
+    lettered = [*names[:9], "a_T0_of_11", "a_T1_of_11"]
+    for version in (Version(2, 42), Version(2, 49), NEWEST):
+        assert list(order.ordered(reversed(padded), version)) == padded
+        assert list(order.ordered(reversed(lettered), version)) == lettered
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.47", Version(2, 47)),
+        ("v2.51.0.260929181845", Version(2, 51)),
+        (" 2.42.0 ", Version(2, 42)),
+        ("1.14.0", Version(2, 42)),
+        ("1.21", Version(2, 51)),
+        ("3.0", Version(3, 0)),
+    ],
+)
+def test_version(text: str, version: Version) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize("text", ["", "2", "latest", "2.x", "1.20.0", "1.99", "2.47;rm", "9" * 99])
+def test_what_is_no_version(text: str) -> None:
+    with pytest.raises(GenieError, match=r"version|release"):
+        parse_version(text)
+
+
+def test_unknown_releases_have_the_rules_of_the_last_known_before() -> None:
+    names = [GraphInfo(f"ar1_cl64_{k}_of_10", (), ()) for k in range(1, 11)]
+    mask = (Tensor("attention_mask", "FLOAT_16", (1, 1, 1, 64)),)
+    bundle = [GraphInfo(graph.name, mask, ()) for graph in names]
+    for old, new in (("2.30", "2.42"), ("2.45", "2.42"), ("2.99", "2.51")):
+        first, second = (rules.predict(bundle, version=parse_version(v)) for v in (old, new))
+        assert first.variants == second.variants
+        assert str(first.version) == old

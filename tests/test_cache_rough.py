@@ -105,7 +105,7 @@ def test_eight_processes_killed_at_random_share_a_store(tmp_path: Path) -> None:
     assert seen[b"r"] > 20 and seen[b"s"] > 20
     store = LocalStore(root, SIZE)
     upkeep.gc(store)
-    assert os.listdir(store.temp) == [], "temporary files of the dead are gone"
+    assert not list(root.rglob(".tmp-*")), "temporary files of the dead are gone"
     found = upkeep.verify(store)
     assert found.damaged == () and found.bytes <= SIZE
     assert found.entries > 0
@@ -180,7 +180,7 @@ def test_a_full_disk(
         assert read(tmp_path / "out") == CONTENT
         assert stored.cache.contains_many(map(key, "bcd")) == {}
         stored.cache.gc()
-        assert os.listdir(stored.local.temp) == []
+        assert not list(stored.local.root.rglob(".tmp-*"))
 
 
 def test_a_read_only_disk(tmp_path: Path) -> None:

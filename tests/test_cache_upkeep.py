@@ -116,23 +116,24 @@ def test_files_of_others_in_the_store_are_left_alone(tmp_path: Path) -> None:
 
 def test_temporary_files_go_when_their_writer_is_no_more(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, 10**9)
+    folder = store.objects / "ab"
     ready, go_on = os.pipe(), os.pipe()
     child = os.fork()
     if not child:  # a writer that is killed in the middle
-        with owned_temp(store.temp) as (stream, _):
+        with owned_temp(folder) as (stream, _):
             stream.write(b"x")
             os.write(ready[1], b"1")
             os.read(go_on[0], 1)
         os._exit(0)
     os.read(ready[0], 1)
-    with owned_temp(store.temp) as (_, mine):
+    with owned_temp(folder) as (_, mine):
         upkeep.gc(store)
-        assert len(os.listdir(store.temp)) == 2, "both live"
+        assert len(os.listdir(folder)) == 2, "both live"
         os.kill(child, 9)
         os.waitpid(child, 0)
         upkeep.gc(store)
-        assert os.listdir(store.temp) == [mine.name]
-    assert os.listdir(store.temp) == []
+        assert os.listdir(folder) == [mine.name]
+    assert os.listdir(folder) == []
     for fd in (*ready, *go_on):
         os.close(fd)
 

@@ -4,7 +4,6 @@
 
     objects/ab/<sha256>   a content; read-only, never changed, the same for all entries
     actions/ab/<key>      an entry; its modification time is that of its last use
-    tmp/                  what is being written
 
 Any number of processes use one store at the same time and may be killed at any moment.
 Files appear by rename, so they are whole; nothing is ever locked that another waits for
@@ -30,6 +29,7 @@ from typing import BinaryIO
 from mnnqnn_tasks.cache import place
 from mnnqnn_tasks.cache.entry import MAX_BYTES, Damaged, Entry, File, from_bytes, to_bytes
 from mnnqnn_tasks.cache.tempfiles import owned_temp
+from mnnqnn_tasks.errors import StaleInputError
 from mnnqnn_tasks.files import clone_file, disk_errors
 
 
@@ -50,7 +50,6 @@ class LocalStore:
         self.max_bytes = max_bytes
         self.objects = self.root / "objects"
         self.actions = self.root / "actions"
-        self.temp = self.root / "tmp"
 
     def object_path(self, sha256: str) -> Path:
         """Where the content with this digest lies or would lie."""
@@ -91,13 +90,12 @@ class LocalStore:
         Raises:
             DiskError: it cannot be written.
         """
-        with owned_temp(self.temp) as (stream, path):
-            goal = self.action_path(entry.key)
-            with disk_errors(goal):
-                stream.write(to_bytes(entry))
-                stream.flush()
-                os.fchmod(stream.fileno(), 0o644)
-                _move(path, goal)
+        goal = self.action_path(entry.key)
+        with owned_temp(goal.parent) as (stream, path), disk_errors(goal):
+            stream.write(to_bytes(entry))
+            stream.flush()
+            os.fchmod(stream.fileno(), 0o644)
+            os.replace(path, goal)
 
     def used(self, key: str) -> None:
         """Remember that the entry was of use now."""
@@ -112,52 +110,52 @@ class LocalStore:
         """Delete a content; False if somebody else did, or nobody can."""
         return _unlink(self.object_path(sha256))
 
-    def add(self, source: Path) -> tuple[str, int]:
-        """Take the content of a file in.
+    def add(self, source: Path, file: File) -> None:
+        """Take the content of ``source`` in, which is that of ``file``.
 
-        Returns:
-            Digest and size of what was taken.
+        One that is there already stays: build folders may hold links to it.
 
         Raises:
             OSError: ``source`` cannot be read.
+            StaleInputError: it has another content by now.
             DiskError: the store cannot be written.
         """
-        with self.incoming() as (stream, path):
+        if self.holds(file.sha256, file.size):
+            self._protect(self.object_path(file.sha256))
+            return
+        with self.incoming(file) as (stream, path):
             with open(source, "rb") as src:
                 if clone_file(src.fileno(), stream.fileno()):
                     digest = place.digest_of(stream)
                 else:
                     digest = place.copy(src, stream)
-            size = os.fstat(stream.fileno()).st_size
-            self.accept(stream, path, digest)
-        return digest, size
+            if digest != file.sha256:
+                raise StaleInputError("the file changed while it was read", where=str(source))
+            self.accept(stream, path, file)
 
     @contextlib.contextmanager
-    def incoming(self) -> Iterator[tuple[BinaryIO, Path]]:
+    def incoming(self, file: File) -> Iterator[tuple[BinaryIO, Path]]:
         """A temporary file for a content, for `accept`.
 
+        It lies where the content will: file systems spread their folders over the disk, and
+        slow down where all files begin in the same one.
+
         Raises:
             DiskError: the store cannot be written.
         """
-        with owned_temp(self.temp) as pair:
+        with owned_temp(self.object_path(file.sha256).parent) as pair:
             yield pair
 
-    def accept(self, stream: BinaryIO, path: Path, digest: str) -> None:
-        """Make a temporary file, whose content has this digest, a content of the store.
-
-        One that is there already stays: build folders may hold links to it.
+    def accept(self, stream: BinaryIO, path: Path, file: File) -> None:
+        """Make a temporary file, which has the content of ``file``, a content of the store.
 
         Raises:
             DiskError: the store cannot be written.
         """
-        info = os.fstat(stream.fileno())
-        goal = self.object_path(digest)
-        if self.holds(digest, info.st_size):
-            self._protect(goal)
-            return
+        goal = self.object_path(file.sha256)
         with disk_errors(goal):
             os.fchmod(stream.fileno(), 0o444)
-            _move(path, goal)
+            os.replace(path, goal)
 
     def _protect(self, path: Path) -> None:
         """Move the change time, by which a concurrent gc sees that a content is new."""
@@ -198,14 +196,6 @@ class LocalStore:
             raise Damaged(error.strerror or str(error)) from None
         if digest != file.sha256:
             raise Damaged("its digest is wrong")
-
-
-def _move(source: Path, target: Path) -> None:
-    try:
-        os.replace(source, target)
-    except FileNotFoundError:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source, target)
 
 
 def _unlink(path: Path) -> bool:

@@ -22,7 +22,7 @@ from mnnqnn_tasks.cache.local import LocalStore, Missing
 from mnnqnn_tasks.cache.once import Once
 from mnnqnn_tasks.cache.pool import at_once, on_threads
 from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
-from mnnqnn_tasks.errors import DiskError
+from mnnqnn_tasks.errors import DiskError, StaleInputError
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
 
 #: A process looks after the store's size when it has added this part of it.
@@ -203,10 +203,10 @@ class Cache:
 
         def bring(file: File) -> bool:
             try:
-                with local.incoming() as (stream, path):
+                with local.incoming(file) as (stream, path):
                     got = self._ask(lambda r: self._download(r, entry, file, path), False)
                     if got:
-                        local.accept(stream, path, file.sha256)
+                        local.accept(stream, path, file)
                     return got
             except DiskError as error:
                 self._full(error)
@@ -264,38 +264,38 @@ class Cache:
         blank = tuple(File(name, "0" * 64, 0) for name in sorted(files))
         entry = Entry(key, action, blank, values, cost_seconds)
         to_bytes(entry)
-        saved = self._save_locally(entry, files)
-        if not self._sends():
-            return saved
+        if not self._may_write() and not self._sends():
+            return None
         try:
-            whole = saved or _measured(entry, files)
+            entry = _measured(entry, files)
+            kept = self._save_locally(entry, files)
         except OSError as error:
             self._warn(f"cache: {error.filename} cannot be read: {_reason(error)}")
             return None
-        sources = {f.sha256: files[f.name] for f in whole.files}
-        if self.local is not None and saved is not None:
-            sources = {digest: self.local.object_path(digest) for digest in sources}
-        sent = self._ask(lambda remote: remote.write(whole, sources), None)
-        return whole if saved is not None or sent is not None else None
+        except StaleInputError as error:
+            self._warn(f"cache: {error}")
+            return None
+        sent = self._sends() and self._send(entry, files, kept)
+        return entry if kept or sent else None
 
-    def _save_locally(self, entry: Entry, files: Mapping[str, Path]) -> Entry | None:
+    def _save_locally(self, entry: Entry, files: Mapping[str, Path]) -> bool:
         local = self.local
-        if local is None or self._read_only or not self._may_write():
-            return None
-
-        def take(file: File) -> File:
-            digest, size = local.add(files[file.name])
-            return File(file.name, digest, size)
-
+        if local is None or not self._may_write():
+            return False
         try:
-            total = sum(os.stat(path).st_size for path in files.values())
-            entry = replace(entry, files=tuple(on_threads(take, entry.files, total)))
+            on_threads(lambda file: local.add(files[file.name], file), entry.files, entry.size)
             local.write(entry)
-        except (OSError, DiskError) as error:
+        except DiskError as error:
             self._full(error)
-            return None
+            return False
         self._grow(entry)
-        return entry
+        return True
+
+    def _send(self, entry: Entry, files: Mapping[str, Path], kept: bool) -> bool:
+        sources = {f.sha256: files[f.name] for f in entry.files}
+        if self.local is not None and kept:  # which nobody writes to
+            sources = {digest: self.local.object_path(digest) for digest in sources}
+        return self._ask(lambda remote: remote.write(entry, sources) >= 0, False)
 
     # Upkeep
 
@@ -324,12 +324,12 @@ class Cache:
     # What goes wrong
 
     def _may_write(self) -> bool:
-        return not self._read_only and not self._unwritable.claimed
+        return self.local is not None and not self._read_only and not self._unwritable.claimed
 
     def _sends(self) -> bool:
         return self.remote is not None and not self.remote.read_only and not self._off.claimed
 
-    def _full(self, error: OSError | DiskError) -> None:
+    def _full(self, error: DiskError) -> None:
         assert self.local is not None
         if self._unwritable.claim():
             self._warn(f"the cache {self.local.root} takes nothing more in: {_reason(error)}")
@@ -408,7 +408,8 @@ def _measured(entry: Entry, files: Mapping[str, Path]) -> Entry:
         path = files[file.name]
         return File(file.name, sha256_file(path), os.stat(path).st_size)
 
-    return replace(entry, files=tuple(measure(file) for file in entry.files))
+    total = sum(os.stat(path).st_size for path in files.values())
+    return replace(entry, files=tuple(on_threads(measure, entry.files, total)))
 
 
 def _reason(error: OSError | DiskError) -> str:

@@ -74,22 +74,18 @@ def _lock(fd: int, *, wait: bool) -> bool | None:
     return True
 
 
-def sweep(folder: Path) -> int:
-    """Delete the temporary files in ``folder`` that no living process owns.
+def sweep(path: str) -> bool:
+    """Delete a temporary file that no living process owns.
 
     Returns:
-        How many there were.
+        Whether it was one.
     """
-    count = 0
     with contextlib.suppress(OSError):
-        for item in list(os.scandir(folder)):
-            if item.name.startswith(TEMP_PREFIX) and item.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    count += _sweep_one(item.path)
-    return count
+        return _sweep(path)
+    return False
 
 
-def _sweep_one(path: str) -> bool:
+def _sweep(path: str) -> bool:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         free = _lock(fd, wait=False)

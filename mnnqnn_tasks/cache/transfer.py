@@ -115,9 +115,9 @@ def pull(local: LocalStore, remote: RemoteStore, keys: Iterable[str] | None = No
 
 def _receive(local: LocalStore, remote: RemoteStore, entry: Entry) -> int:
     def bring(file: File) -> int:
-        with local.incoming() as (stream, path):
+        with local.incoming(file) as (stream, path):
             remote.fetch(file, path)
-            local.accept(stream, path, file.sha256)
+            local.accept(stream, path, file)
         return file.size
 
     lacking = {f.sha256: f for f in entry.files if not local.holds(f.sha256, f.size)}

@@ -20,6 +20,7 @@ from mnnqnn_tasks.cache.local import LocalStore
 from mnnqnn_tasks.cache.place import digest_of
 from mnnqnn_tasks.cache.pool import on_threads
 from mnnqnn_tasks.cache.tempfiles import sweep
+from mnnqnn_tasks.files import TEMP_PREFIX
 
 #: Nanoseconds that a content may be there without an entry.
 _GRACE_NS = 600 * 10**9
@@ -130,7 +131,10 @@ def gc(store: LocalStore, max_bytes: int | None = None) -> Collected:
     Args:
         max_bytes: what to leave at most; the store's own limit without.
     """
-    sweep(store.temp)
+    for folder in (store.actions, store.objects):
+        for item in _files(folder):
+            if item.name.startswith(TEMP_PREFIX):
+                sweep(item.path)
     limit = store.max_bytes if max_bytes is None else max_bytes
     seen = _look(store)
     total = seen.bytes
@@ -207,14 +211,21 @@ def _look(store: LocalStore) -> _Seen:
 
 
 def _digests(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The files in the folders of ``folder`` whose names are digests; others are not ours."""
+    """The files whose names are digests; others are not ours."""
+    for item in _files(folder):
+        if is_digest(item.name):
+            with contextlib.suppress(OSError):
+                yield item.name, item.stat(follow_symlinks=False)
+
+
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """The files in the folders of ``folder``; what others delete meanwhile is left out."""
     with contextlib.suppress(OSError):
         for group in os.scandir(folder):
             with contextlib.suppress(OSError):
                 for item in os.scandir(group.path):
-                    with contextlib.suppress(OSError):
-                        if is_digest(item.name) and item.is_file(follow_symlinks=False):
-                            yield item.name, item.stat(follow_symlinks=False)
+                    if item.is_file(follow_symlinks=False):
+                        yield item
 
 
 def _settled(store: LocalStore, digest: str) -> bool:

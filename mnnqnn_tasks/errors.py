@@ -106,6 +106,10 @@ class ToolMissing(MnnqnnError):
     """A wheel, library or Python version that is needed is missing or too old."""
 
 
+class ToolError(MnnqnnError):
+    """An external tool failed, or did not make what it was asked for."""
+
+
 class DiskError(MnnqnnError):
     """A file could not be written: disk full, no permission, read-only."""
 

@@ -86,7 +86,7 @@ def differences(graphs: Sequence[Graph], options: TargetOptions, info: BinaryInf
     for graph, built in zip(graphs, info.graphs, strict=True):
         yield from _tensor_differences(f"{graph.name} input", graph.inputs(), built.inputs)
         yield from _tensor_differences(f"{graph.name} output", graph.outputs(), built.outputs)
-        yield from _option_differences(options, built)
+        yield from option_differences(options, built)
 
 
 def _tensor_differences(
@@ -103,7 +103,8 @@ def _tensor_differences(
             yield f"{place} is {other}, asked {one}"
 
 
-def _option_differences(options: TargetOptions, built: GraphInfo) -> Iterator[str]:
+def option_differences(options: TargetOptions, built: GraphInfo) -> Iterator[str]:
+    """The options that a graph was built with other values of, as far as it tells."""
     vtcm = options.vtcm_mb << 20
     pairs = (
         ("optimization_level", options.optimization_level, built.optimization_level),

@@ -138,6 +138,13 @@ def _const(value: Any, wanted: Any, schema: dict[str, Any], _: Checker, path: Pa
         yield Violation(path, f"must be {wanted!r}, not {describe(value)}", about=_about(schema))
 
 
+def _enum(value: Any, allowed: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
+    if not any(value == a and _is_bool(value) == _is_bool(a) for a in allowed):
+        todo = did_you_mean(value, allowed, "values") if isinstance(value, str) else None
+        words = " or ".join(map(str, allowed))
+        yield Violation(path, f"must be {words}, not {describe(value)}", todo, _about(schema))
+
+
 def _minimum(value: Any, bound: Any, schema: dict[str, Any], _: Checker, path: Path) -> Any:
     if _TYPES["number"][1](value) and value < bound:
         yield Violation(
@@ -226,6 +233,7 @@ def _ref(value: Any, ref: Any, schema: Any, checker: Checker, path: Path) -> Any
 RULES: dict[str, Rule] = {
     "type": _type,
     "const": _const,
+    "enum": _enum,
     "minimum": _minimum,
     "maximum": _maximum,
     "minLength": _min_length,

@@ -16,6 +16,7 @@ from mnnqnn_tasks.spec.models import read_models
 from mnnqnn_tasks.spec.pipeline import Model, Pipeline, Target
 from mnnqnn_tasks.spec.schemas import schema
 from mnnqnn_tasks.spec.soc import Soc, table
+from mnnqnn_tasks.spec.toolchain import make_toolchain
 from mnnqnn_tasks.spec.yamlfile import Document
 
 _OPTIONS = (
@@ -68,6 +69,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         max_memory=_bytes(raw["max_memory"]) if "max_memory" in raw else None,
         cache=_cache(file.parent, raw.get("cache", {})),
         warnings=tuple(warnings),
+        toolchain=make_toolchain(document, file.parent),
     )
     _check_folders(pipeline, document)
     return pipeline

@@ -74,6 +74,31 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Toolchain:
+    """Who runs which stage: ``native`` is what pip installs, ``external`` is the user's own.
+
+    Attributes:
+        io, partition, link: ``native`` or ``external``; translation goes with partition.
+        mnn_path: a build folder of MNN, absolute; set if io or partition is external.
+        qnn_sdk_root: a QAIRT SDK, absolute; set if link is external.
+        graph_name: what the names of an external partition's graphs begin with.
+        skips: names of ops that an external partition leaves on the CPU.
+        max_history_token: KV cache on the NPU in tokens; 0 is attention on the CPU.
+        time_limit_s: seconds after which a tool is ended.
+    """
+
+    io: str = "native"
+    partition: str = "native"
+    link: str = "native"
+    mnn_path: Path | None = None
+    qnn_sdk_root: Path | None = None
+    graph_name: str = "graph"
+    skips: tuple[str, ...] = ()
+    max_history_token: int = 0
+    time_limit_s: int = 7200
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A whole pipeline.
 
@@ -84,6 +109,7 @@ class Pipeline:
         max_memory: bytes that the tasks of a run may use together, ``None`` if not said.
         cache: the mapping ``cache``, its ``dir`` absolute; do not change it.
         warnings: messages to print once.
+        toolchain: who runs which stage.
     """
 
     file: Path
@@ -95,6 +121,7 @@ class Pipeline:
     max_memory: int | None = None
     cache: dict[str, Any] = field(default_factory=dict, hash=False)
     warnings: tuple[str, ...] = ()
+    toolchain: Toolchain = Toolchain()
 
     def pairs(self) -> Iterator[tuple[Model, Target]]:
         """Every model with every target that it is exported for."""

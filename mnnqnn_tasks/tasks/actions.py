@@ -22,7 +22,11 @@ from mnnqnn_tasks.toolchain.memory import needed
 #: Set this variable to see Python's traceback of an unexpected error.
 DEBUG_VAR = "MNNQNN_DEBUG"
 
-_NATIVE = "mnnqnn_tasks.toolchain.native"
+#: Where the function of a stage is; ``external.link`` is the external toolchain's ``link``.
+_TOOLCHAINS = {
+    "": "mnnqnn_tasks.toolchain.native",
+    "external": "mnnqnn_tasks.toolchain.external.stages",
+}
 
 
 def run_stage(
@@ -45,7 +49,7 @@ def run_stage(
         with here.admitted(task_name, needed(stage, arguments)):
             begin = time.monotonic()
             with Meter() as meter:
-                made, values = getattr(importlib.import_module(_NATIVE), stage)(**arguments)
+                made, values = _function(stage)(**arguments)
         record = _record(job, made, values.pop("digests", {}), values.get("blobs", {}))
         used = {"seconds": round(time.monotonic() - begin, 3), "peak": meter.peak}
         return {"made": record, "used": used, **values}
@@ -57,6 +61,11 @@ def run_stage(
         )
     except Exception as error:
         return TaskError(internal_error(error))
+
+
+def _function(stage: str) -> Any:
+    chain, _, name = stage.rpartition(".")
+    return getattr(importlib.import_module(_TOOLCHAINS[chain]), name)
 
 
 def _recorded(job: Job, tasks: Iterable[str]) -> dict[str, Any]:

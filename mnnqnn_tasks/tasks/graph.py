@@ -18,6 +18,9 @@ from mnnqnn_tasks.tasks.keys import code_version, mnn_version, qnn_identity, sta
 from mnnqnn_tasks.tasks.plan import Plan
 from mnnqnn_tasks.tasks.session import Job
 
+#: The entry of a key that says which SDK linked.
+SDK = "QAIRT SDK"
+
 
 def group(name: str, members: Iterable[str], doc: str, part_of: str | None = None) -> Task:
     """A task that only holds others together; always fresh by itself."""
@@ -33,7 +36,7 @@ def group(name: str, members: Iterable[str], doc: str, part_of: str | None = Non
     )
 
 
-def _stage(
+def stage_task(
     job: Job,
     name: str,
     stage: str,
@@ -48,6 +51,7 @@ def _stage(
     checks: tuple[Check, ...] = (),
     recall: Iterable[str] = (),
 ) -> Task:
+    """A task that calls the function ``stage`` of a toolchain; see `run_stage`."""
     made = list(targets)
     return Task(
         name,
@@ -62,30 +66,6 @@ def _stage(
     )
 
 
-def static_tasks(job: Job) -> Iterator[Task]:
-    """The tasks that exist whatever the model is cut into."""
-    yield model_task(job)
-    yield from io_tasks(job)
-    yield from validate_tasks(job)
-    yield partition_task(job)
-
-
-def planned_tasks(job: Job, plan: Plan) -> Iterator[Task]:
-    """The tasks that follow from the cut."""
-    name, parts = job.name, [target.name for target in job.model.targets]
-    translate = [translate_task(job, graph) for graph in plan.by_size()]
-    yield from translate
-    yield group(f"translate:{name}", [t.name for t in translate], f"all graphs of {name}")
-    for target in job.model.targets:
-        link = [link_task(job, target, binary, plan) for binary in plan.binaries_by_size()]
-        yield from link
-        doc = f"all binaries of {name} for {target.name}"
-        yield group(f"link:{name}:{target.name}", [t.name for t in link], doc)
-        yield bundle_task(job, target, plan)
-    yield group(f"link:{name}", [f"link:{name}:{p}" for p in parts], f"all binaries of {name}")
-    yield group(f"bundle:{name}", [f"bundle:{name}:{p}" for p in parts], f"bundles of {name}")
-
-
 def model_task(job: Job) -> Task:
     """Digest the model folder; the only task that depends on where it is."""
     from mnnqnn_tasks.mnn.folder import open_folder
@@ -95,7 +75,7 @@ def model_task(job: Job) -> Task:
         deps = [os.path.join(folder, name) for name in open_folder(folder).files]
     except ModelFileError:
         deps = []  # the action meets the same trouble, and then it is this model's alone
-    return _stage(
+    return stage_task(
         job,
         f"model:{job.name}",
         "index",
@@ -121,7 +101,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
     key = stage_key("io", **{"MNN wheel": mnn_version()})
     for shape in job.model.shapes:
         sample = job.layout.io(shape, "input")
-        yield _stage(
+        yield stage_task(
             job,
             f"io:{job.name}:{shape}:input",
             "io_input",
@@ -133,7 +113,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
         )
     given = samples(job)
     results = [job.layout.io(shape, "output") for shape in job.model.shapes]
-    yield _stage(
+    yield stage_task(
         job,
         f"io:{job.name}:output",
         "io_output",
@@ -154,7 +134,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
 def validate_tasks(job: Job) -> Iterator[Task]:
     """Cut the model, ask QNN for every target which ops it refuses, join the answers."""
     layout = job.layout
-    yield _stage(
+    yield stage_task(
         job,
         f"cut:{job.name}",
         "cut",
@@ -174,7 +154,7 @@ def validate_tasks(job: Job) -> Iterator[Task]:
         key=stage_key("cut", shapes=list(job.model.shapes)),
     )
     for target in job.model.targets:
-        yield _stage(
+        yield stage_task(
             job,
             f"validate:{job.name}:{target.name}",
             "validate",
@@ -190,7 +170,7 @@ def validate_tasks(job: Job) -> Iterator[Task]:
             key=stage_key("validate", **linked_for(target)),
         )
     answers = [layout.validation(target.name) for target in job.model.targets]
-    yield _stage(
+    yield stage_task(
         job,
         f"validate:{job.name}",
         "refused",
@@ -205,7 +185,7 @@ def validate_tasks(job: Job) -> Iterator[Task]:
 def partition_task(job: Job) -> Task:
     """Cut the model into host and NPU pieces."""
     layout, shapes = job.layout, list(job.model.shapes)
-    return _stage(
+    return stage_task(
         job,
         f"partition:{job.name}",
         "partition",
@@ -237,7 +217,7 @@ def partition_task(job: Job) -> Task:
 def translate_task(job: Job, graph: str) -> Task:
     """Translate one graph to QNN."""
     layout = job.layout
-    return _stage(
+    return stage_task(
         job,
         f"translate:{job.name}:{graph}",
         "translate",
@@ -261,7 +241,7 @@ def translate_task(job: Job, graph: str) -> Task:
 def link_task(job: Job, target: Target, name: str, plan: Plan) -> Task:
     """Make one context binary: the graphs of one piece at all shapes."""
     layout, graphs = job.layout, list(plan.binaries[name])
-    return _stage(
+    return stage_task(
         job,
         f"link:{job.name}:{target.name}:{name}",
         "link",
@@ -280,15 +260,20 @@ def link_task(job: Job, target: Target, name: str, plan: Plan) -> Task:
     )
 
 
-def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
-    """Put the folder together that goes to the device."""
+def bundle_task(
+    job: Job, target: Target, plan: Plan, linked_by: Mapping[str, object] | None = None
+) -> Task:
+    """Put the folder together that goes to the device.
+
+    ``linked_by`` is what the binaries depend on if the wheel's library did not link them.
+    """
     layout, names = job.layout, list(plan.binaries)
     binaries = [layout.binary(target.name, name) for name in names]
     chunks, runtime = list(job.model.chunk_sizes), dict(job.pipeline.runtime)
     out = layout.bundle(target.name)
     # doit starts them in this order: a long task that starts last is waited for.
     links = [f"link:{job.name}:{target.name}:{name}" for name in plan.binaries_by_size()]
-    return _stage(
+    return stage_task(
         job,
         f"bundle:{job.name}:{target.name}",
         "bundle",
@@ -302,6 +287,7 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
             "target": options(target),
             "digests": str(job.place.state / "digests"),
             "out": out,
+            "linked_with": str((linked_by or {}).get(SDK, "")),
         },
         doc=f"the bundle of {job.name} for {target.name}",
         deps=[layout.model_json, layout.host_model, *binaries],
@@ -313,7 +299,7 @@ def bundle_task(job: Job, target: Target, plan: Plan) -> Task:
             runtime=runtime,
             binaries=names,
             target=target.name,
-            **linked_for(target),
+            **(linked_by or linked_for(target)),
         ),
         clean=[out],
         checks=(checks.nothing_extra(job, out),),

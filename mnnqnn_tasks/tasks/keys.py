@@ -30,6 +30,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "translate": ("mnn", "partition", "translate", "qnn"),
     "link": ("qnn",),
     "bundle": ("toolchain",),
+    "external.io": ("mnn", "toolchain/external"),
+    "external.partition": ("mnn", "partition", "toolchain/external", "toolchain/cppnet"),
+    "external.translate": ("qnn", "toolchain/cppnet"),
+    "external.compile": ("toolchain/external",),
+    "external.link": ("qnn", "toolchain/external"),
 }
 
 

@@ -90,6 +90,26 @@ class Layout:
         """What QNN refuses for ``target``."""
         return self._in("validate", f"{target}.json")
 
+    def source(self, graph: str) -> str:
+        """The folder of a graph's source that MNN's tools wrote."""
+        return self._in("sources", graph)
+
+    def source_list(self, graph: str) -> str:
+        """Digests of the files in `source`."""
+        return self._in("sources", f"{graph}.json")
+
+    def library(self, graph: str) -> str:
+        """The model library of a graph."""
+        return self._in("libs", f"lib{graph}.so")
+
+    def log(self, task: str) -> str:
+        """What the tools of a task printed."""
+        return self._in("logs", f"{_file_name(task)}.log")
+
+    def work(self, task: str) -> str:
+        """A folder for the tools of a task."""
+        return self._in("work", _file_name(task))
+
     def subgraph(self, graph: str) -> str:
         """The description of a graph to translate."""
         return self._in("subgraphs", f"{graph}.json")
@@ -117,6 +137,12 @@ class Layout:
     def bundle(self, target: str) -> str:
         """The bundle's folder."""
         return os.path.join(self.dist, target)
+
+
+def _file_name(task: str) -> str:
+    """``link:m:a:graph0`` -> ``link-a-graph0``; the model is the folder's name already."""
+    stage, _, *rest = task.split(":")
+    return "-".join((stage, *rest))
 
 
 def graph_name(piece: int, shape: int) -> str:

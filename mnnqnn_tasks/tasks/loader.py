@@ -17,7 +17,7 @@ from doit.task import DelayedLoader, Task
 from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.load import check_together, load_pipeline
-from mnnqnn_tasks.tasks import graph, names, run, session
+from mnnqnn_tasks.tasks import chains, graph, names, run, session
 from mnnqnn_tasks.tasks.fresh import ContentChecker
 from mnnqnn_tasks.tasks.plan import read_plan
 from mnnqnn_tasks.tasks.reporter import Reporter
@@ -25,7 +25,7 @@ from mnnqnn_tasks.tasks.session import Job
 
 #: Where a dodo file keeps its pipelines, and what else may be set on the command line.
 PIPELINES = "pipelines"
-VARIABLES = ("pipeline", "why")
+VARIABLES = ("pipeline", "why", "live")
 
 
 def load() -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _other_creators(command: Any) -> set[str]:
 def _all_tasks(executes: bool, typed: list[str]) -> Iterator[Task]:
     here = session.current()
     by_stage: dict[str, list[str]] = {stage: [] for stage in session.STAGES}
-    static = {job.name: list(graph.static_tasks(job)) for job in here.jobs.values()}
+    static = {job.name: list(chains.static_tasks(job)) for job in here.jobs.values()}
     fixed = [task.name for tasks in static.values() for task in tasks]
     patterns = names.patterns(typed, here.jobs, fixed)
     for job in here.jobs.values():
@@ -140,6 +140,8 @@ def _all_tasks(executes: bool, typed: list[str]) -> Iterator[Task]:
                 by_stage[task.name.split(":")[0]].append(task.name)
         yield from made
     for stage, members in by_stage.items():
+        if stage == "compile" and not members:
+            continue
         yield graph.group(stage, members, _GROUP_DOC[stage])
 
 
@@ -150,6 +152,7 @@ _GROUP_DOC = {
     "validate": "ops that QNN refuses",
     "partition": "cut all models",
     "translate": "translate all graphs",
+    "compile": "compile the sources of all graphs",
     "link": "link all binaries",
     "bundle": "all bundles",
     "export_qnn": "export every model for every target",
@@ -173,7 +176,7 @@ def _planned(job: Job) -> list[Task]:
     plan = read_plan(job.layout)
     if plan is None:
         return list(_placeholders(job, ()))
-    return list(graph.planned_tasks(job, plan))
+    return list(chains.planned_tasks(job, plan))
 
 
 def _later(job: Job, typed: list[str], patterns: list[names.Pattern]) -> list[Task]:
@@ -195,7 +198,7 @@ def _is_planned(name: str) -> bool:
 def _check_target(job: Job, name: str) -> None:
     stage, _, *rest = name.split(":")
     targets = [target.name for target in job.model.targets]
-    if stage != "translate" and rest and rest[0] not in targets:
+    if stage not in ("translate", "compile") and rest and rest[0] not in targets:
         known = [":".join((stage, job.name, t, *rest[1:])) for t in targets]
         raise names.unknown(name, known)
 
@@ -203,7 +206,7 @@ def _check_target(job: Job, name: str) -> None:
 def _placeholders(
     job: Job, wanted: Sequence[str], patterns: Sequence[names.Pattern] = ()
 ) -> Iterator[Task]:
-    certain = [f"{stage}:{job.name}" for stage in names.PLANNED]
+    certain = [f"{stage}:{job.name}" for stage in chains.planned_stages(job)]
     for target in job.model.targets:
         certain += [f"link:{job.name}:{target.name}", f"bundle:{job.name}:{target.name}"]
     loader = DelayedLoader(
@@ -223,7 +226,7 @@ def _after_partition(
     made: list[Task] = []
     try:
         plan = read_plan(job.layout)
-        made = list(graph.planned_tasks(job, plan)) if plan else []
+        made = list(chains.planned_tasks(job, plan)) if plan else []
     except MnnqnnError as error:
         yield from (_failing(name, str(error)) for name in (*wanted, *_bundles(job)))
         return

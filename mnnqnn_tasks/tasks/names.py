@@ -18,7 +18,7 @@ from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.session import STAGES
 
 #: Stages whose tasks follow from the cut.
-PLANNED = ("translate", "link", "bundle")
+PLANNED = ("translate", "compile", "link", "bundle")
 
 
 def loading_command() -> Any:

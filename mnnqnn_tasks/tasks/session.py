@@ -33,6 +33,7 @@ STAGES = (
     "validate",
     "partition",
     "translate",
+    "compile",
     "link",
     "bundle",
     "export_qnn",

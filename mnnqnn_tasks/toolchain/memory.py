@@ -79,6 +79,11 @@ def link_bound(static: int, other: int) -> int:
     return 240 * _MB + 13 * static // 2 + 5 * other // 2
 
 
+def _external_link(arguments: Arguments) -> int:
+    """A model library holds the weights, and the tool's library works as the wheel's does."""
+    return link_bound(sum(os.path.getsize(path) for _, path in arguments["libraries"]), 0)
+
+
 def _io_output(arguments: Arguments) -> int:
     from mnnqnn_tasks.mnn.segments import BUDGET
 
@@ -105,4 +110,5 @@ _STAGES: dict[str, Callable[[Arguments], int]] = {
     "link": _link,
     "io_output": _io_output,
     "cut": _cut,
+    "external.link": _external_link,
 }

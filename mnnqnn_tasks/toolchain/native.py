@@ -75,7 +75,7 @@ def io_output(
     """
     from mnnqnn_tasks.mnn import cpu
 
-    with _unchanged(folder, _index(index), digests):
+    with unchanged(folder, index, digests):
         cpu.forward(folder, dict(zip(samples.values(), out, strict=True)), nice=_NICE)
     return list(out), {}
 
@@ -245,8 +245,11 @@ def bundle(
     digests: str,
     out: str,
     recorded: Mapping[str, Sequence[Any]],
+    linked_with: str = "",
 ) -> Outcome:
     """The bundle's folder; ``digests`` is the memory of file digests, see `DigestCache`.
+
+    ``linked_with`` says what linked the binaries, if not the wheel's libraries.
 
     Raises:
         BundleError, StaleInputError, DiskError: see `make_bundle`.
@@ -263,7 +266,7 @@ def bundle(
         chunk_sizes=chunk_sizes,
         runtime=runtime,
         target=target,
-        library=library.identity(),
+        library=linked_with or library.identity(),
         digest=DigestCache(digests, recorded).digest,
         out_dir=out,
     )
@@ -288,22 +291,22 @@ def _structure(made: ModelIndex, folder: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _unchanged(folder: str, index: ModelIndex, digests: str) -> Iterator[None]:
-    """Make sure that a library that reads the model by itself reads the model of ``index``.
+def unchanged(folder: str, index: str, digests: str) -> Iterator[None]:
+    """Make sure that what reads the model by itself reads the model of ``model.json``.
 
     Raises:
         StaleInputError: when a file is another one before, or was written meanwhile.
     """
     from mnnqnn_tasks.cache.statcache import DigestCache
 
-    cache = DigestCache(digests)
-    before = _stamps(folder, index)
-    for name, known in index.files.items():
+    cache, made = DigestCache(digests), _index(index)
+    before = _stamps(folder, made)
+    for name, known in made.files.items():
         if cache.digest(os.path.join(folder, name)) != known.sha256:
             raise _stale(folder, name)
     yield
-    after = _stamps(folder, index)
-    for name in index.files:
+    after = _stamps(folder, made)
+    for name in made.files:
         if before[name] != after[name]:
             raise _stale(folder, name)
 

@@ -294,6 +294,13 @@ def test_what_is_no_source_at_all(text: bytes) -> None:
             parse(source, "g.cpp")
 
 
+def test_a_name_as_long_as_the_source_does_not_fill_the_error() -> None:
+    for old in (b'"t6"', b"tensor_t6", b'"Conv2d"', b"conv_w"):
+        with pytest.raises(SourceFileError) as caught:
+            parse(MNN.replace(old, old[:-1] + b"x" * 1_000_000 + old[-1:], 1), "g.cpp")
+        assert len(str(caught.value)) < 1000
+
+
 def test_long_arrays_take_time_in_proportion() -> None:
     """A vocabulary's worth of scales, and as many that are damaged at the end."""
     pairs = b", ".join(b"{.scale= 0.001573, .offset= 0}" for _ in range(300_000))

@@ -16,18 +16,21 @@ from mnnqnn_tasks.errors import SourceFileError
 #: C++, so it is none here.
 GAP = rb"(?:[ \t\r\n\f\v]++|//[^\n\\]*+(?:\n|\Z)|/\*(?s:.*?)\*/)*+"
 
-IDENT = rb"[A-Za-z_]\w*+"
+#: Names and strings end somewhere: what is longer than this is none.
+IDENT = rb"[A-Za-z_]\w{0,999}+(?!\w)"
 INT = rb"-?(?:0|[1-9][0-9]{0,9})(?![\w.])"
 #: The number without its suffix is group 1.
 FLOAT = rb"(-?[0-9]{1,40}\.[0-9]{1,20}(?:e[+-][0-9]{1,3})?)f?(?![\w.])"
 #: What lies between the quotes is group 1: printable ASCII and octal escapes.
-STRING = rb'"((?:[ !#-\[\]-~]|\\[0-3][0-7]{2})*+)"'
+STRING = rb'"((?:[ !#-\[\]-~]|\\[0-3][0-7]{2}){0,1000}+)"'
 
 _GAP = re.compile(GAP)
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 #: What an error shows of the text that it met.
 _SHOWN = re.compile(rb'"[^"\n]*+"?|[\w.+-]++|\S')
 _SHOWN_LENGTH = 48
+#: Names come from the source and may be as long as it.
+_LONGEST_WHY = 400
 _TOKEN = re.compile(rb'#[^\n]*|"[^"]*"|\{\w+\}|\w+|::|\S')
 
 TODO = "the source is cut off or was changed: have compilefornpu write it again"
@@ -84,6 +87,8 @@ class Scanner:
     def wrong(self, why: str, pos: int, todo: str = TODO) -> SourceFileError:
         """The error for what stands at ``pos``."""
         line = self.data.count(b"\n", 0, pos) + 1
+        if len(why) > _LONGEST_WHY:
+            why = f"{why[:_LONGEST_WHY]}..."
         return SourceFileError(
             "not a graph source of the form that MNN's compilefornpu writes",
             where=f"{self.where}:{line}",

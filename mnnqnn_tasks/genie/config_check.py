@@ -171,7 +171,8 @@ def extensions(
             return None, [Problem(place, what, todo, "warning")]
         if isinstance(named, str) and (folder / named.strip()).is_file():
             try:
-                data = load_json(folder / named.strip(), "a backend extensions file")
+                path = folder / named.strip()
+                data = load_json(path, "a backend extensions file", "write it again")
             except GenieError as error:
                 return None, [Problem(place, str(error), "correct the file")]
             return _devices(data, f"{place} ({named.strip()})", arch_of)

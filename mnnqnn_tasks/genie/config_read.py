@@ -39,7 +39,7 @@ def load(path: Path) -> Raw:
     Raises:
         GenieError: unreadable, or no JSON object.
     """
-    data = load_json(path, "a Genie config")
+    data = load_json(path, "a Genie config", "see schemas/genie_config.schema.json")
     if not isinstance(data, dict):
         raise GenieError("not a Genie config", where=str(path), why="it is no JSON object")
     return data

@@ -251,8 +251,15 @@ ADVICE: dict[str, Advice] = {
         "error",
         "recompile",
         _REFUSED,
-        "no graph has both past_key inputs and past_key outputs",
+        "the variant with the most tokens and the longest context lacks past_key inputs or outputs",
         "name the KV cache past_key_{layer}_in, past_key_{layer}_out and compile again",
+    ),
+    "kv-values": Advice(
+        "error",
+        "recompile",
+        "the process ends by a signal while the model loads",
+        "the loader looks for a past_value output beside every past_key output",
+        "name the KV cache past_key_{layer}_out, past_value_{layer}_out and compile again",
     ),
     "no-token": Advice(
         "warning",

@@ -21,6 +21,7 @@ _AR = re.compile(r"(?:ar|AR)_?([0-9]+)")
 _CL = re.compile(r"(?:cl|CL)_?([0-9]+)")
 _NUMBER = re.compile(r"[0-9]+")
 _KEY = re.compile(r"past_key_[0-9].*")
+_VALUE = re.compile(r"past_value_[0-9].*")
 _INT_MAX = (1 << 31) - 1
 
 
@@ -55,6 +56,11 @@ def _rows(tensor: Tensor) -> int | None:
 def past_keys(tensors: tuple[Tensor, ...], suffix: str) -> dict[str, Tensor]:
     """KV cache tensors ``past_key_..._in`` or ``_out``, by name, in the order of the file."""
     return {t.name: t for t in tensors if _KEY.fullmatch(t.name) and t.name.endswith(suffix)}
+
+
+def past_values(tensors: tuple[Tensor, ...], suffix: str) -> dict[str, Tensor]:
+    """As `past_keys`, ``past_value_..._in`` or ``_out``."""
+    return {t.name: t for t in tensors if _VALUE.fullmatch(t.name) and t.name.endswith(suffix)}
 
 
 def _first_key(tensors: tuple[Tensor, ...], suffix: str) -> Tensor | None:

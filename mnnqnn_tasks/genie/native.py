@@ -18,6 +18,9 @@ from typing import Any
 
 LIBRARY = "libGenie.so"
 
+#: Exit code where the library cannot be loaded; standard error says why.
+UNLOADABLE = 66
+
 _VERBOSE, _WARN = 4, 2
 _SENTENCE_COMPLETE = 0
 _LINE_BYTES = 1 << 16
@@ -38,7 +41,8 @@ class Session:
     """One dialog; every step is told on ``events`` before and after it is taken.
 
     Events are JSON lines: ``{"step": name}`` before a call, ``{"status": [name, code]}``
-    after it, ``{"log": [level, text]}``, ``{"token": text}``, ``{"api": "1.21.0"}``.
+    after it, ``{"log": [level, text]}``, ``{"token": text}``, ``{"api": "1.21.0"}``,
+    ``{"lacks": name}`` of a function that the library does not have.
     """
 
     def __init__(self, library: Path, events: int) -> None:
@@ -51,10 +55,10 @@ class Session:
             ctypes.c_char_p,
             ctypes.c_void_p,
         ]
-        self.tell(step="load")
+        self.tell(step="dlopen")
         self._genie: Any = ctypes.CDLL(str(library))
-        numbers = (getattr(self._genie, f"Genie_getApi{n}Version")() for n in _NUMBERS)
-        self.tell(api=".".join(map(str, numbers)))
+        numbers = [self._function(f"Genie_getApi{n}Version") for n in _NUMBERS]
+        self.tell(api=".".join(str(number()) for number in numbers if number))
         # What the library keeps a pointer to must live as long as it does.
         self._log_callback = _LogCallback(self._log)
         self._query_callback = _QueryCallback(self._answer)
@@ -79,11 +83,21 @@ class Session:
         if text:
             self.tell(token=text.decode("utf-8", "replace"))
 
+    def _function(self, name: str) -> Any:
+        """A function of the library, None where it has none of this name."""
+        found = getattr(self._genie, name, None)
+        if found is None:
+            self.tell(lacks=name)
+        else:
+            found.restype = ctypes.c_int32
+        return found
+
     def _call(self, name: str, *arguments: Any) -> bool:
         """Call a function of the library; whether it succeeded."""
         self.tell(step=name)
-        function = getattr(self._genie, name)
-        function.restype = ctypes.c_int32
+        function = self._function(name)
+        if function is None:
+            return False
         code = function(*arguments)
         self.tell(status=[name, code])
         return bool(code == 0)
@@ -106,7 +120,7 @@ class Session:
         ) and self._call(
             "GenieDialog_query",
             self._dialog,
-            text.encode(),
+            text.encode("utf-8", "surrogateescape"),
             _SENTENCE_COMPLETE,
             self._query_callback,
             None,
@@ -122,7 +136,11 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != request["parent"]:  # it died before the line above
         os._exit(1)
-    session = Session(Path(request["library"]), request["events"])
+    try:
+        session = Session(Path(request["library"]), request["events"])
+    except OSError as error:
+        os.write(2, str(error).encode("utf-8", "replace"))
+        os._exit(UNLOADABLE)
     taken = session.load(request["config"].encode())
     if taken and request["ask"] is not None:
         session.ask(request["ask"], request["tokens"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from mnnqnn_tasks.genie import shapes
 from mnnqnn_tasks.genie.graphs import GraphInfo
 from mnnqnn_tasks.genie.infer import MASK, Found, context, past_keys, tokens
+from mnnqnn_tasks.genie.kv import Cache, analyze
 from mnnqnn_tasks.genie.order import ordered
 from mnnqnn_tasks.genie.prediction import LoaderConfig, Prediction, Refusal, Variant
 from mnnqnn_tasks.genie.versions import NEWEST, Version, nearest
@@ -140,9 +141,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "kv-cache",
-        "every variant has past_key inputs and outputs",
+        "the last variant has past_key inputs and outputs",
         _ALL,
         _TRIED,
+    ),
+    Rule(
+        "kv-values",
+        "the last variant has a past_value output for every past_key output",
+        _ALL,
+        f"{_TRIED}, which crash",
     ),
 )
 
@@ -163,6 +170,10 @@ class State:
         for key, names in self.table.items():
             if index < len(names):
                 yield key, self.graphs[names[index]]
+
+    def cache(self) -> Cache:
+        """How the loader maps the KV cache."""
+        return analyze(self.table, self.graphs)
 
     @property
     def splits(self) -> int:
@@ -230,59 +241,39 @@ def _context_size(state: State) -> Iterator[Refusal]:
 
 def _kv_dimension(state: State) -> Iterator[Refusal]:
     """Scatter (CL positions) or concat (CL - AR)."""
-    mapped = _mapped(state)
-    for (ar, cl), names in state.table.items():
-        for name in names if (ar, cl) in mapped else ():
-            for tensor in past_keys(state.graphs[name].inputs, "_in").values():
-                if not tensor.dims or (tensor.dims[-1] in (cl, cl - ar) and tensor.dims[-1]):
-                    continue
-                text = (
-                    "Could not determine whether KV$ uses Scatter or Concat. KV$ has input "
-                    f"dimension {tensor.dims[-1]}.Expected CL={cl} or CL - AR-n={cl - ar}"
-                )
-                yield Refusal("kv-dimension", text, (name,))
-                return
+    cache = state.cache()
+    if cache.undecided:
+        (ar, cl) = next(key for key, names in state.table.items() if cache.graph in names)
+        text = (
+            "Could not determine whether KV$ uses Scatter or Concat. KV$ has input "
+            f"dimension {cache.positions}.Expected CL={cl} or CL - AR-n={cl - ar}"
+        )
+        yield Refusal("kv-dimension", text, (cache.graph,))
 
 
 def _kv_mapping(state: State) -> Iterator[Refusal]:
-    for index in range(state.splits):
-        graphs = [graph for _, graph in state.split(index)]
-        keys = [set(past_keys(graph.inputs, "_in")) for graph in graphs]
-        if not any(keys):
-            continue
-        if not set.intersection(*keys):
-            yield Refusal("kv-mapping", _CRASH, tuple(g.name for g in graphs), crash=True)
-        return
+    if missing := state.cache().missing:
+        yield Refusal("kv-mapping", _CRASH, missing, crash=True)
 
 
 def _validate(state: State) -> Iterator[Refusal]:
-    for _, graph in state.split(0):
+    for (ar, _), graph in state.split(0):
         if not any(graph.input(name) for name in shapes.FIRST_INPUTS):
             text = f"{graph.name} : input_ids - Tensor not found"
             yield Refusal("first-input", text, (graph.name,))
+        for text in shapes.embeddings(graph, ar, state.config):
+            yield Refusal("shape", text, (graph.name,))
     for _, graph in state.split(state.splits - 1):
         if graph.output("logits") is None:
             text = f"{graph.name} : logits - Tensor not found"
             yield Refusal("last-output", text, (graph.name,))
-    mapped = _mapped(state)
+    cache = state.cache()
     for key, names in state.table.items():
         for name in names:
             for text in shapes.problems(
-                state.graphs[name], *key, key in mapped, state.config, state.version
+                state.graphs[name], key, cache, state.config, state.version
             ):
                 yield Refusal("shape", text, (name,))
-
-
-def _mapped(state: State) -> set[Key]:
-    """Variants with a layer that the first split with a KV cache has in the first variant."""
-    keys = {
-        key: [set(past_keys(state.graphs[name].inputs, "_in")) for name in names]
-        for key, names in state.table.items()
-    }
-    reference = next((layer for splits in keys.values() for layer in splits if layer), set())
-    return {
-        key for key, splits in keys.items() if not reference or reference & set().union(*splits)
-    }
 
 
 def _positions(state: State) -> Iterator[Refusal]:
@@ -292,13 +283,20 @@ def _positions(state: State) -> Iterator[Refusal]:
 
 
 def _kv_cache(state: State) -> Iterator[Refusal]:
-    for names in state.table.values():
-        graphs = [state.graphs[name] for name in names]
-        if not (
-            any(past_keys(graph.inputs, "_in") for graph in graphs)
-            and any(past_keys(graph.outputs, "_out") for graph in graphs)
-        ):
-            yield Refusal("kv-cache", "Invalid cache-group prefix detected: past_", names)
+    names = state.table[max(state.table)] if state.table else ()
+    graphs = [state.graphs[name] for name in names]
+    if not (
+        any(past_keys(graph.inputs, "_in") for graph in graphs)
+        and any(past_keys(graph.outputs, "_out") for graph in graphs)
+    ):
+        yield Refusal("kv-cache", "Invalid cache-group prefix detected: past_", names)
+        return
+    for graph in graphs:
+        values = {
+            name.replace("past_key", "past_value", 1) for name in past_keys(graph.outputs, "_out")
+        }
+        if any(graph.output(value) is None for value in values):
+            yield Refusal("kv-values", _CRASH, (graph.name,), crash=True)
             return
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
-from mnnqnn_tasks.genie.infer import MASK, elements, past_keys
+from mnnqnn_tasks.genie.infer import MASK, elements, past_keys, past_values
+from mnnqnn_tasks.genie.kv import Cache, Key
 from mnnqnn_tasks.genie.prediction import LoaderConfig
 from mnnqnn_tasks.genie.versions import Version
 
@@ -33,16 +34,12 @@ Expected = tuple[int | None, ...]
 
 
 def problems(
-    graph: GraphInfo, ar: int, cl: int, mapped: bool, config: LoaderConfig, version: Version
+    graph: GraphInfo, key: Key, cache: Cache, config: LoaderConfig, version: Version
 ) -> Iterator[str]:
-    """The loader's messages about shapes of a graph in the variant (AR, CL).
-
-    Args:
-        mapped: the loader has found the variant's KV cache; without, it expects no past.
-    """
-    yield from _embeddings(graph, ar, config)
+    """The loader's messages about shapes of a graph in the variant ``key``, (AR, CL)."""
+    ar, _ = key
     yield from _logits(graph, ar)
-    for tensor, expected in _expectations(graph, ar, cl, mapped, config, version):
+    for tensor, expected in _expectations(graph, key, cache, config, version):
         found = (1, 1, 1, *tensor.dims)[-3:]
         if any(want not in (None, got) for want, got in zip(expected, found, strict=True)):
             wanted = ", ".join("*" if size is None else str(size) for size in expected)
@@ -57,7 +54,8 @@ def _bytes(tensor: Tensor) -> int:
     return max(int(digits) // 8, 1) if digits.isdigit() else 0
 
 
-def _embeddings(graph: GraphInfo, ar: int, config: LoaderConfig) -> Iterator[str]:
+def embeddings(graph: GraphInfo, ar: int, config: LoaderConfig) -> Iterator[str]:
+    """The loader's messages about embeddings that the first split takes."""
     if config.embedding is None:
         return
     for name, factor in _EMBEDDINGS.items():
@@ -76,32 +74,31 @@ def _logits(graph: GraphInfo, ar: int) -> Iterator[str]:
 
 
 def _expectations(
-    graph: GraphInfo, ar: int, cl: int, mapped: bool, config: LoaderConfig, version: Version
+    graph: GraphInfo, key: Key, cache: Cache, config: LoaderConfig, version: Version
 ) -> Iterator[tuple[Tensor, Expected]]:
+    ar, _ = key
     mask = graph.input(MASK)
     if mask is not None:
-        yield mask, (1, ar, cl if mapped else ar)
+        yield mask, (1, ar, cache.context(key))
     for name in ("position_ids_sin", "position_ids_cos"):
         position = graph.input(name)
         if position is not None:
             yield position, (1, ar, config.pos_id_dim)
-    for key in past_keys(graph.inputs, "_in").values():
-        head = _head(key, config, version)
-        past = key.dims[-1] if mapped and key.dims else 0
-        yield key, (None, head, past)
-        value = graph.input(key.name.replace("past_key", "past_value", 1))
-        if value is not None:
-            yield value, (None, past, head)
-    for key in past_keys(graph.outputs, "_out").values():
-        head = _head(key, config, version)
-        yield key, (None, head, ar)
-        value = graph.output(key.name.replace("past_key", "past_value", 1))
-        if value is not None:
-            yield value, (None, ar, head)
+    outputs = (*past_keys(graph.outputs, "_out"), *past_values(graph.outputs, "_out"))
+    if version >= _KV_DIM_FREE and not outputs:
+        return  # which are what it takes the head dimension from
+    for tensors, suffix, positions in (
+        (graph.inputs, "_in", cache.past(key)),
+        (graph.outputs, "_out", ar),
+    ):
+        for past in past_keys(tensors, suffix).values():
+            yield past, (None, _head(past, -2, config, version), positions)
+        for past in past_values(tensors, suffix).values():
+            yield past, (None, positions, _head(past, -1, config, version))
 
 
-def _head(key: Tensor, config: LoaderConfig, version: Version) -> int | None:
-    """The head dimension that the loader expects of a key tensor and its value."""
+def _head(past: Tensor, axis: int, config: LoaderConfig, version: Version) -> int | None:
+    """The head dimension that the loader expects of a key or value."""
     if version < _KV_DIM_FREE:
         return config.kv_dim
-    return key.dims[-2] if len(key.dims) > 1 else None
+    return past.dims[axis] if len(past.dims) > 1 else None

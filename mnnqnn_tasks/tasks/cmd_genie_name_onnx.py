@@ -9,7 +9,7 @@ from typing import Any
 
 from doit.exceptions import InvalidCommand
 
-from mnnqnn_tasks.tasks.genie_command import GenieCommand
+from mnnqnn_tasks.tasks.filecmd import FileCommand
 
 
 def _number(name: str, text: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ _OPTIONS = (
 )
 
 
-class GenieNameOnnx(GenieCommand):
+class GenieNameOnnx(FileCommand):
     """Sets graph.name of ONNX models and prints what their compiler is told."""
 
     name = "genie_name_onnx"
@@ -65,9 +65,9 @@ class GenieNameOnnx(GenieCommand):
     )
     cmd_options = _OPTIONS
 
-    def run(self, opt: dict[str, Any], args: list[str]) -> int:
+    def work(self, files: list[str], options: dict[str, Any]) -> int:
         """Name the models; 0."""
-        return _run(opt, [Path(arg) for arg in args])
+        return _run(options, [Path(file) for file in files])
 
 
 def _run(opt: dict[str, Any], models: list[Path]) -> int:

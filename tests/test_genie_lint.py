@@ -13,9 +13,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from genie_models import HIDDEN, VOCABULARY, Port, Ports, build, graph, language, split
+from genie_models import HEAD_DIM, HIDDEN, VOCABULARY, Port, Ports, build, graph, language, split
 
 from mnnqnn_tasks.genie import graphs, report
+from mnnqnn_tasks.genie.config import EXTENSIONS, Device, GenieConfig, Rope
 from mnnqnn_tasks.genie.finding import ADVICE, Finding
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
 from mnnqnn_tasks.genie.lint import Lint, lint
@@ -130,27 +131,15 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
     return Bundles(folder)
 
 
-def config(folder: Path, name: str = "good", **changes: Any) -> Path:
-    """A genie_config.json in ``folder`` for one bundle."""
-    size = changes.pop("size", CL)
-    value = {
-        "dialog": {
-            "version": 1,
-            "type": "basic",
-            "context": {"version": 1, "size": size, "n-vocab": VOCABULARY},
-            "engine": {
-                "version": 1,
-                "backend": {
-                    "version": 1,
-                    "type": "QnnHtp",
-                    "QnnHtp": {"version": 1, "kv-dim": 4, "pos-id-dim": 2},
-                    "extensions": "ext.json",
-                },
-                "model": {"type": "binary", "binary": {"ctx-bins": [f"{name}.bin"]}},
-                **changes,
-            },
-        }
-    }
+def config(folder: Path, name: str = "good", size: int = CL, **engine: Any) -> Path:
+    """A genie_config.json in ``folder`` for one bundle, with keys of the engine added."""
+    made = GenieConfig(
+        size, VOCABULARY, 1, (2,), HEAD_DIM, Rope(1e4, HEAD_DIM // 2), (f"{name}.bin",)
+    )
+    value = made.to_json()
+    value["dialog"]["engine"] |= engine
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / made.extensions).write_text(json.dumps(Device(57, "v75").to_json()))
     path = folder / f"{name}.json"
     path.write_text(json.dumps(value))
     return path
@@ -323,14 +312,38 @@ def test_one_name_in_two_files(bundles: Bundles) -> None:
 
 def test_chips_and_files_of_the_config(bundles: Bundles, tmp_path: Path) -> None:
     path = config(tmp_path, "good")
-    (tmp_path / "ext.json").write_text(json.dumps({"devices": [{"soc_model": 69}]}))
+    (tmp_path / EXTENSIONS).write_text(json.dumps(Device(69, "v79").to_json()))
     result = lint(bundles.read("good"), read_config(path))
     assert "soc_id 57 in" in of(result, "soc-differs")[0].what
-    what = {finding.what for finding in of(result, "ctx-bins")}
-    assert what == {
-        f"{path} lists good.bin: no such file",
-        f"{path} does not list {bundles.folder / 'good.bin'}",
-    }
+    (listed,) = of(result, "ctx-bins")
+    assert listed.what == f"{path} does not list {bundles.folder / 'good.bin'}"
+
+
+def test_the_config_itself_is_judged(bundles: Bundles, tmp_path: Path) -> None:
+    path = config(tmp_path)
+    (tmp_path / EXTENSIONS).write_text(json.dumps({"devices": [{"dsp_arch": "v75"}]}))
+    value = json.loads(path.read_text())
+    value["dialog"]["engine"]["n-thread"] = 3
+    path.write_text(json.dumps(value))
+    result = doit(*bundles.paths("good"), "--config", path, cwd=tmp_path)
+    assert result.returncode == 1
+    for part in (
+        "dialog.engine.n-thread: libGenie does not know this key",
+        "ctx-bins[0]: there is no file",
+        "no soc_model: answers begin well and drift into garbage",
+        "warning: config-doubt",
+    ):
+        assert part in result.stdout
+
+
+def test_engines_in_a_list(bundles: Bundles) -> None:
+    path = config(bundles.folder)
+    value = json.loads(path.read_text())
+    engine = value["dialog"]["engine"]
+    value["dialog"]["engine"] = [{**engine, "role": "draft", "model": {}}, engine]
+    engine["role"] = "target"
+    path.write_text(json.dumps(value))
+    assert read_config(path).binaries == ("good.bin",)
 
 
 def test_advice_is_there_for_every_rule_and_says_something(bundles: Bundles) -> None:

@@ -15,7 +15,7 @@ from mnnqnn_tasks.genie.config_fit import chip, fit
 from mnnqnn_tasks.genie.config_keys import BLOCKS
 from mnnqnn_tasks.genie.config_problem import Problem, join
 from mnnqnn_tasks.genie.config_read import Raw, blocks, load
-from mnnqnn_tasks.genie.graphs import ContextFile, load_json
+from mnnqnn_tasks.genie.graphs import ContextFile, is_path, load_json
 
 _HTP = "dialog.engine.backend.QnnHtp"
 _BINARY = "dialog.engine.model.binary"
@@ -141,7 +141,7 @@ def _path(place: str, name: object, folder: Path) -> Iterator[Problem]:
     if not isinstance(name, str):
         return
     trimmed = name.strip()  # as libGenie does
-    if not trimmed or "\0" in trimmed:
+    if not trimmed or not is_path(trimmed):
         yield Problem(place, f"{_short(name)} names no file", "name a file of the bundle")
         return
     root = os.path.realpath(folder)
@@ -169,7 +169,7 @@ def extensions(
             todo = "name a file with the chip's soc_model and dsp_arch"
             what = "there is no backend extensions file: the chip is guessed"
             return None, [Problem(place, what, todo, "warning")]
-        if isinstance(named, str) and (folder / named.strip()).is_file():
+        if isinstance(named, str) and is_path(named) and os.path.isfile(folder / named.strip()):
             try:
                 path = folder / named.strip()
                 data = load_json(path, "a backend extensions file", "write it again")

@@ -286,7 +286,7 @@ ADVICE: dict[str, Advice] = {
         "error",
         "config",
         _REFUSED,
-        "ctx-bins of the config and the files do not agree",
+        "a file of the model is not in ctx-bins of the config",
         "list every file of the model in ctx-bins once, as a path from the config's folder",
     ),
     "binary-changed": Advice(
@@ -303,5 +303,19 @@ ADVICE: dict[str, Advice] = {
         "none that is known",
         "the binary could not be loaded on this host, so nothing is known about its insides",
         "load it on the board, or install a newer onnxruntime-qnn",
+    ),
+    "config": Advice(
+        "error",
+        "config",
+        "libGenie refuses the config, or answers are garbage",
+        "a key, a value or a file of genie_config.json is not as libGenie wants it",
+        "correct the place that is named (schemas/genie_config.schema.json has every key)",
+    ),
+    "config-doubt": Advice(
+        "warning",
+        "config",
+        "an answer that begins well and drifts into garbage, where the chip is not named",
+        "genie_config.json leaves something to chance",
+        "add what is missing",
     ),
 }

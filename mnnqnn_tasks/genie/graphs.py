@@ -147,6 +147,14 @@ def load_json(path: Path, what: str, todo: str | None = None) -> Any:
         raise GenieError(f"not {what}", where=str(path), why=why, todo=todo) from None
 
 
+def is_path(text: str) -> bool:
+    """Whether a text of foreign origin can be the name of a file at all."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeError:
+        return False
+
+
 def read_dump(path: Path) -> ContextFile:
     """Read a JSON dump of ``qnn-context-binary-utility``.
 

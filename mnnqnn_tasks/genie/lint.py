@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mnnqnn_tasks.genie import dataflow, loading, naming
+from mnnqnn_tasks.genie.config_problem import Problem
 from mnnqnn_tasks.genie.finding import Finding
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
 from mnnqnn_tasks.genie.loader_config import BundleConfig
@@ -42,11 +42,13 @@ def lint(
     config: BundleConfig | None = None,
     versions: Sequence[Version] = VERSIONS,
     load: bool = False,
+    problems: Iterable[Problem] = (),
 ) -> Lint:
     """Judge a bundle for the loaders of ``versions``.
 
     Args:
         load: load every binary on the host emulator as well, which needs its size in memory.
+        problems: what `mnnqnn_tasks.genie.config_check` says of the config.
     """
     graphs = [graph for file in files for graph in file.graphs]
     loader = config.loader if config else LoaderConfig()
@@ -59,6 +61,7 @@ def lint(
     found += _names_twice(graphs, every)
     found += _variants(predictions[-1], every)
     found += _config(files, config, predictions[-1], every)
+    found += (_problem(problem, every) for problem in problems)
     found += _loaded(files, every) if load else ()
     merged = _merged(found)
     ranked = sorted(merged, key=lambda finding: finding.advice.severity != "error")
@@ -157,19 +160,18 @@ def _config(
 def _binaries(
     files: Sequence[ContextFile], config: BundleConfig, versions: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """The files against ``ctx-bins``, by what they are on the disk."""
+    """Files that ``ctx-bins`` does not have, by what they are on the disk."""
     if not config.binaries:
         return
-    listed = {name: config.path(name).absolute() for name in config.binaries}
-    for name in {n for n in config.binaries if config.binaries.count(n) > 1}:
-        yield Finding("ctx-bins", f"{config.file} lists {name} more than once", (), versions)
-    for name, path in listed.items():
-        if not os.path.isfile(path):
-            yield Finding("ctx-bins", f"{config.file} lists {name}: no such file", (), versions)
-    known = {path.resolve() for path in listed.values()}
+    known = {config.path(name).resolve() for name in config.binaries}
     for file in files:
         if not file.dump and Path(file.file).resolve() not in known:
             yield Finding("ctx-bins", f"{config.file} does not list {file.file}", (), versions)
+
+
+def _problem(problem: Problem, versions: tuple[str, ...]) -> Finding:
+    rule = "config" if problem.severity == "error" else "config-doubt"
+    return Finding(rule, f"{problem.place}: {problem.what}; {problem.todo}", (), versions)
 
 
 def _loaded(files: Sequence[ContextFile], versions: tuple[str, ...]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.errors import GenieError
-from mnnqnn_tasks.genie.graphs import load_json
+from mnnqnn_tasks.genie.graphs import is_path, load_json
 from mnnqnn_tasks.genie.prediction import LoaderConfig
 from mnnqnn_tasks.genie.shapes import DEFAULT_EMBEDDING
 
@@ -103,7 +103,14 @@ class _Object:
         return f"{self.place}.{key}" if self.place else key
 
     def object(self, key: str) -> _Object:
-        return _Object(self.values.get(key, {}), self.file, self._at(key))
+        """An object; of a list of engines, the one with the role that speaks."""
+        found = self.values.get(key, {})
+        if isinstance(found, list):
+            found = next(
+                (item for item in found if isinstance(item, dict) and item.get("role") == "target"),
+                found[0] if found else {},
+            )
+        return _Object(found, self.file, self._at(key))
 
     def objects(self, key: str) -> list[_Object]:
         found = self.values.get(key, [])
@@ -119,23 +126,14 @@ class _Object:
 
     def text(self, key: str) -> str:
         found: str = self.values.get(key, "")
-        if not _is_text(found):
+        if not isinstance(found, str) or not is_path(found):
             raise self._wrong("a text", self._at(key))
         return found
 
     def texts(self, key: str) -> tuple[str, ...]:
         found = self.values.get(key, [])
-        if not isinstance(found, list) or not all(_is_text(item) for item in found):
+        if not isinstance(found, list) or not all(
+            isinstance(item, str) and is_path(item) for item in found
+        ):
             raise self._wrong("a list of texts", self._at(key))
         return tuple(found)
-
-
-def _is_text(value: object) -> bool:
-    """Whether a value is a text that can be the name of a file."""
-    if not isinstance(value, str) or "\0" in value:
-        return False
-    try:
-        os.fsencode(value)
-    except UnicodeError:
-        return False
-    return True

@@ -80,7 +80,8 @@ class GenieLint(FileCommand):
             raise InvalidCommand(
                 "genie_lint needs a context binary\n  to do: name one or more files"
             )
-        result = lint(_read(files), config, versions, options["load"])
+        problems = _check(Path(options["config"])) if config else ()
+        result = lint(_read(files), config, versions, options["load"], problems)
         if options["json"]:
             sys.stdout.write(canonical_json(report.as_json(result), indent=1) + "\n")
         else:
@@ -88,6 +89,15 @@ class GenieLint(FileCommand):
         sys.stdout.flush()
         bad = len(result.findings) if options["strict"] else result.errors
         return 1 if bad else 0
+
+
+def _check(path: Path) -> list[Any]:
+    """What is wrong with the config by itself."""
+    from mnnqnn_tasks.genie.config_check import check_file
+    from mnnqnn_tasks.spec.soc import table
+
+    archs = {soc_id: soc.dsp_arch for soc_id, soc in table().by_id.items()}
+    return check_file(path, arch_of=archs.get)
 
 
 def _read(files: list[str]) -> list[Any]:

@@ -116,6 +116,7 @@ class Bench:
 def bench(tmp_path_factory: pytest.TempPathFactory, model: ModelFolder) -> Bench:
     top = tmp_path_factory.mktemp("bench")
     project = exported(top / "p")
+    assert project.doit("io:m:output").code == 0
     inputs = [project.build / "testdir" / str(n) / "input.mnn" for n in (1, 16)]
     made = Bench(mnn_build(top / "mnn tools"), inputs, model, top / "first")
     made.cut(made.first, Runner("t", top / "log", 120))
@@ -141,12 +142,29 @@ def test_a_cut_is_put_in_place_with_its_lists(tmp_path: Path, ready: Bench, runn
     }
     (call,) = ready.build.calls(COMPILE)
     assert call["argv"] == ["model/llm.mnn", "qnn/llm.mnn", "qnn.json"]
+    weights = [
+        {path.stat().st_ino for path in (out / "sources" / graph).glob("*.raw")}
+        for graph in ("graph4", "graph1_4")
+    ]
+    assert weights[0] & weights[1]  # one file for decode and prefill
     # The same again changes no file, not even its time.
     before = {path: path.stat().st_mtime_ns for path in files}
     (out / "sources" / "graph9").mkdir()
     assert ready.cut(out, runner) == files
     assert {path: path.stat().st_mtime_ns for path in files} == before
     assert not (out / "sources" / "graph9").exists()
+
+
+def test_what_compilefornpu_is_told() -> None:
+    told = Options("graphllm", ("/a", "/b"), 4096)
+    assert told.config(["testdir/0", "testdir/1"]) == {
+        "type": "QNN",
+        "graph_name": "graphllm",
+        "skips": ["/a", "/b"],
+        "KVCACHE_SIZE_LIMIT": 4096,
+        "testdir": ["testdir/0", "testdir/1"],
+        "cache": "qnn",
+    }
 
 
 FAILURES = {

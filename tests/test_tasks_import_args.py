@@ -118,6 +118,7 @@ def test_mistakes(words: list[str], message: str) -> None:
     [
         (["--soc_id", "69", "--dsp_arch", "v75"], "dsp_arch v75 contradicts soc_id 69"),
         ([*CHIP, "--chunk_size", "1"], "must be at least 2"),
+        ([*CHIP, "--mnn_path", "a\udcff"], "cannot be written into a YAML file"),
         ([*CHIP, "a=b"], "a=b does not belong to an option"),
     ],
 )

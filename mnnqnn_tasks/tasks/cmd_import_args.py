@@ -80,6 +80,9 @@ def _import(opt_values: Any, words: list[str]) -> Imported:
         )
     out = Path(opt_values["out"]) if opt_values["out"] else None
     base = out.parent if out else Path("pipelines")
+    for word in words:
+        if not word.isprintable():  # not UTF-8, or a control character
+            raise PipelineError(f"{word!r} cannot be written into a YAML file")
     made = import_args(words, base, bool(os.environ.get("QNN_SDK_ROOT")), opt_values["native"])
     _check(made.text, base)
     if out is not None:

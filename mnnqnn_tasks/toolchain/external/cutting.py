@@ -229,15 +229,20 @@ def _put(place: Path, merges: list[Merge], out: Path) -> Iterator[Path]:
     take_over(place / POSTREAT, out / POSTREAT)
     yield from (out / HOST, out / POSTREAT)
     graphs = set()
+    stored: dict[str, Path] = {}
     for merge in merges:
         for source in merge.graphs:
             name = source.rsplit("/", 1)[-1]
             graphs.add(name)
-            yield from _put_source(place / source, out / SOURCES / name)
+            yield from _put_source(place / source, out / SOURCES / name, stored)
     _remove_others(out, graphs, {merge.name for merge in merges})
 
 
-def _put_source(made: Path, target: Path) -> Iterator[Path]:
+def _put_source(made: Path, target: Path, stored: dict[str, Path]) -> Iterator[Path]:
+    """Move one graph; ``stored`` is what is in place by digest.
+
+    MNN writes every weight once per shape; equal files become one by hard links.
+    """
     listing: dict[str, dict[str, Any]] = {}
     with disk_errors(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -249,7 +254,9 @@ def _put_source(made: Path, target: Path) -> Iterator[Path]:
         for name in wanted:
             take_over(made / name, target / name)
             path = target / name
-            listing[name] = {"sha256": sha256_file(path), "size": path.stat().st_size}
+            digest = sha256_file(path)
+            link_or_copy(stored.setdefault(digest, path), path)
+            listing[name] = {"sha256": digest, "size": path.stat().st_size}
             yield path
         for old in set(os.listdir(target)) - set(wanted):
             (target / old).unlink()

@@ -86,6 +86,11 @@ class Project:
         """The folder of bundles."""
         return self.root / "dist"
 
+    @property
+    def cache(self) -> Path:
+        """The cache of results: empty at first, for this project alone."""
+        return self.root / "cache"
+
     def write(self) -> None:
         """Write the pipeline; JSON is YAML."""
         pipeline = {
@@ -117,6 +122,8 @@ class Project:
                 start_new_session=True,
                 env={
                     **os.environ,
+                    "MNNQNN_CACHE_DIR": str(self.cache),
+                    "MNNQNN_CACHE_REMOTE": "off",
                     "PYTHONPATH": str(REPO),
                     "MNNQNN_TIMES": str(self.root / "times.jsonl"),
                 },

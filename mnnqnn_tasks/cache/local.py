@@ -30,7 +30,7 @@ from mnnqnn_tasks.cache import place
 from mnnqnn_tasks.cache.entry import MAX_BYTES, Damaged, Entry, File, from_bytes, to_bytes
 from mnnqnn_tasks.cache.tempfiles import owned_temp
 from mnnqnn_tasks.errors import StaleInputError
-from mnnqnn_tasks.files import clone_file, disk_errors
+from mnnqnn_tasks.files import clone_file, disk_errors, sha256_file
 
 
 class Missing(LookupError):
@@ -110,18 +110,24 @@ class LocalStore:
         """Delete a content; False if somebody else did, or nobody can."""
         return _unlink(self.object_path(sha256))
 
-    def add(self, source: Path, file: File) -> None:
+    def add(self, source: Path, file: File, *, mistrust: bool = False) -> None:
         """Take the content of ``source`` in, which is that of ``file``.
 
         One that is there already stays: build folders may hold links to it.
+
+        Args:
+            mistrust: read what is there, and replace it if it is another content.
 
         Raises:
             OSError: ``source`` cannot be read.
             StaleInputError: it has another content by now.
             DiskError: the store cannot be written.
         """
-        if self.holds(file.sha256, file.size):
-            self._protect(self.object_path(file.sha256))
+        there = self.object_path(file.sha256)
+        if self.holds(file.sha256, file.size) and not (
+            mistrust and sha256_file(there) != file.sha256
+        ):
+            self._protect(there)
             return
         with self.incoming(file) as (stream, path):
             with open(source, "rb") as src:

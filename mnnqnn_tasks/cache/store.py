@@ -62,6 +62,7 @@ class Cache:
         self._unreadable = Once()
         self._unwritable = Once()
         self._off = Once()
+        self._damaged = Once()
         self._told: set[str] = set()
         self._grown = 0
 
@@ -248,12 +249,14 @@ class Cache:
         files: Mapping[str, Path],
         values: Mapping[str, Any],
         cost_seconds: float,
+        digests: Mapping[str, str] | None = None,
     ) -> Entry | None:
         """Add what an action made.
 
         Args:
             files: by the name in the entry, see `entry.check_name`.
             values: JSON values.
+            digests: hex SHA-256 of files, by name, where the caller has just computed it.
 
         Returns:
             The entry, ``None`` when no store took it; the user is told once a run.
@@ -267,7 +270,7 @@ class Cache:
         if not self._may_write() and not self._sends():
             return None
         try:
-            entry = _measured(entry, files)
+            entry = _measured(entry, files, digests or {})
             kept = self._save_locally(entry, files)
         except OSError as error:
             self._warn(f"cache: {error.filename} cannot be read: {_reason(error)}")
@@ -283,7 +286,12 @@ class Cache:
         if local is None or not self._may_write():
             return False
         try:
-            on_threads(lambda file: local.add(files[file.name], file), entry.files, entry.size)
+            doubt = self._damaged.claimed  # where there is damage, there may be more
+            on_threads(
+                lambda file: local.add(files[file.name], file, mistrust=doubt),
+                entry.files,
+                entry.size,
+            )
             local.write(entry)
         except DiskError as error:
             self._full(error)
@@ -331,7 +339,7 @@ class Cache:
 
     def _full(self, error: DiskError) -> None:
         assert self.local is not None
-        if self._unwritable.claim():
+        if self._unwritable.claim() and not self._unreadable.claimed:
             self._warn(f"the cache {self.local.root} takes nothing more in: {_reason(error)}")
 
     def _ask(self, work: Callable[[RemoteStore], _R], otherwise: _R) -> _R:
@@ -363,6 +371,7 @@ class Cache:
         digest: str,
         what: str,
     ) -> None:
+        self._damaged.claim()
         deleted = not self._read_only and drop(digest)
         stays = not deleted and os.path.lexists(path(digest))
         if deleted or (stays and digest not in self._told):
@@ -397,8 +406,8 @@ def _temp_beside(goal: Path) -> Path:
     return Path(tempfile.mktemp(prefix=TEMP_PREFIX, dir=goal.parent))
 
 
-def _measured(entry: Entry, files: Mapping[str, Path]) -> Entry:
-    """The entry with digests and sizes.
+def _measured(entry: Entry, files: Mapping[str, Path], digests: Mapping[str, str]) -> Entry:
+    """The entry with digests, as far as these are not known, and sizes.
 
     Raises:
         OSError: a file cannot be read.
@@ -406,7 +415,8 @@ def _measured(entry: Entry, files: Mapping[str, Path]) -> Entry:
 
     def measure(file: File) -> File:
         path = files[file.name]
-        return File(file.name, sha256_file(path), os.stat(path).st_size)
+        digest = digests.get(file.name) or sha256_file(path)
+        return File(file.name, digest, os.stat(path).st_size)
 
     total = sum(os.stat(path).st_size for path in files.values())
     return replace(entry, files=tuple(on_threads(measure, entry.files, total)))

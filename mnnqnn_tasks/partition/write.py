@@ -85,7 +85,7 @@ def write_files(template: Template, files: Mapping[str, bytes], out_dir: Path) -
     *others, plan = files
     for name in others:
         write(out_dir / name, files[name])
-    _remove_stale(out_dir, template.graphs)
+    remove_stale(out_dir, template.graphs)
     write(out_dir / plan, files[plan])
 
 
@@ -118,7 +118,12 @@ def take_over(source: Path, target: Path) -> None:
     link_or_copy(source, target)
 
 
-def _remove_stale(out_dir: Path, graphs: Collection[str]) -> None:
+def remove_stale(out_dir: Path, graphs: Collection[str]) -> None:
+    """Delete what an older cut left of graphs that there are no more.
+
+    Raises:
+        DiskError: when a file cannot be deleted.
+    """
     folder = out_dir / GRAPHS
     with disk_errors(folder):
         for path in folder.glob("graph*.json"):

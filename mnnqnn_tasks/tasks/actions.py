@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import time
@@ -15,7 +14,8 @@ from doit.exceptions import TaskError, TaskFailed
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import disk_errors, sha256_file
 from mnnqnn_tasks.peak import Meter
-from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks import cached, session
+from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.session import Job
 from mnnqnn_tasks.toolchain.memory import needed
 
@@ -30,9 +30,13 @@ _TOOLCHAINS = {
 
 
 def run_stage(
-    task_name: str, stage: str, arguments: Mapping[str, Any], recall: Sequence[str] = ()
+    task_name: str,
+    stage: str,
+    arguments: Mapping[str, Any],
+    recall: Sequence[str] = (),
+    action: Action | None = None,
 ) -> Any:
-    """Call the function ``stage`` of the toolchain.
+    """Call the function ``stage`` of the toolchain, unless the cache has its result.
 
     It returns the files that it made, and values to remember.  With ``recall`` it is told
     what was recorded of the files that these tasks made, as ``recorded``.
@@ -46,13 +50,28 @@ def run_stage(
     try:
         if recall:
             arguments = {**arguments, "recorded": _recorded(job, recall)}
-        with here.admitted(task_name, needed(stage, arguments)):
-            begin = time.monotonic()
-            with Meter() as meter:
-                made, values = _function(stage)(**arguments)
-        record = _record(job, made, values.pop("digests", {}), values.get("blobs", {}))
-        used = {"seconds": round(time.monotonic() - begin, 3), "peak": meter.peak}
-        return {"made": record, "used": used, **values}
+        cache = here.cache_of(job)
+        begin, meter = time.monotonic(), Meter()
+
+        def work() -> cached.Outcome:
+            nonlocal begin
+            with here.admitted(task_name, needed(stage, arguments)):
+                begin = time.monotonic()
+                with meter:
+                    outcome: cached.Outcome = _function(stage)(**arguments)
+                return outcome
+
+        (made, values), how = cached.through(cache, job, action, work)
+        record = _record(made, values.pop("digests", {}), job, values.get("blobs", {}))
+        seconds = round(time.monotonic() - begin, 3)
+        if cache is not None and action is not None and how["outcome"] == "miss":
+            cached.keep(cache, job, action, how["key"], record, values, seconds)
+        return {
+            "made": {job.path_names.shorten(path): was for path, was in record.items()},
+            "used": {"seconds": seconds, "peak": meter.peak},
+            "cache": how,
+            **values,
+        }
     except MnnqnnError as error:
         return TaskFailed(str(error))
     except MemoryError:
@@ -81,9 +100,9 @@ def _recorded(job: Job, tasks: Iterable[str]) -> dict[str, Any]:
 
 
 def _record(
-    job: Job, made: Iterable[str], digests: Mapping[str, str], blobs: Iterable[str]
-) -> dict[str, Any]:
-    """Size, time and digest of the files that a task made, by their names in the journal.
+    made: Iterable[str], digests: Mapping[str, str], job: Job, blobs: Iterable[str]
+) -> dict[str, list[Any]]:
+    """Size, time and digest of the files that a task made, by path.
 
     ``digests`` are those that the stage knows.  Most bytes of a graph are links to blobs,
     whose name is their digest.  Neither is read again.
@@ -100,7 +119,7 @@ def _record(
             info = os.stat(path)
             told = digests.get(path) or known.get((info.st_dev, info.st_ino))
             digest = told or sha256_file(path)
-        record[job.path_names.shorten(path)] = [info.st_size, info.st_mtime_ns, digest]
+        record[path] = [info.st_size, info.st_mtime_ns, digest]
     return record
 
 

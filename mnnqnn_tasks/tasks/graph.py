@@ -13,6 +13,7 @@ from mnnqnn_tasks.errors import ModelFileError
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import checks, session
 from mnnqnn_tasks.tasks.actions import remove, run_stage
+from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.fresh import Check, Fresh
 from mnnqnn_tasks.tasks.keys import code_version, mnn_version, qnn_identity, stage_key
 from mnnqnn_tasks.tasks.plan import Plan
@@ -50,13 +51,22 @@ def stage_task(
     task_dep: Iterable[str] = (),
     checks: tuple[Check, ...] = (),
     recall: Iterable[str] = (),
+    base: str = "",
+    tidy: str = "",
 ) -> Task:
-    """A task that calls the function ``stage`` of a toolchain; see `run_stage`."""
-    made = list(targets)
+    """A task that calls the function ``stage`` of a toolchain; see `run_stage`.
+
+    With ``base`` its result goes through the cache, see `cached.Action`.
+    """
+    made, deps = list(targets), list(deps)
+    action = None
+    if base:
+        reads = {job.path_names.shorten(path): path for path in deps}
+        action = Action(f"{stage}/1", key, reads, base, tidy)
     return Task(
         name,
-        [(run_stage, [name, stage, dict(arguments), tuple(recall)])],
-        file_dep=list(deps),
+        [(run_stage, [name, stage, dict(arguments), tuple(recall), action])],
+        file_dep=deps,
         targets=made,
         task_dep=list(task_dep),
         uptodate=[Fresh(key, job.path_names, checks)],
@@ -98,7 +108,7 @@ def model_task(job: Job) -> Task:
 def io_tasks(job: Job) -> Iterator[Task]:
     """Input and output samples of every shape."""
     folder = str(job.model.path)
-    key = stage_key("io", **{"MNN wheel": mnn_version()})
+    wheel = {"MNN wheel": mnn_version()}
     for shape in job.model.shapes:
         sample = job.layout.io(shape, "input")
         yield stage_task(
@@ -109,7 +119,8 @@ def io_tasks(job: Job) -> Iterator[Task]:
             doc=f"sample inputs of {job.name} for {shape} tokens",
             deps=[job.layout.structure_json],
             targets=[sample],
-            key=key,
+            key=stage_key("io", shape=shape, **wheel),
+            base=os.path.dirname(sample),
         )
     given = samples(job)
     results = [job.layout.io(shape, "output") for shape in job.model.shapes]
@@ -127,7 +138,8 @@ def io_tasks(job: Job) -> Iterator[Task]:
         doc=f"what {job.name} computes on the CPU from the sample inputs",
         deps=[job.layout.model_json, *given.values()],
         targets=results,
-        key=key,
+        key=stage_key("io", **wheel),
+        base=job.layout.samples,
     )
 
 
@@ -152,6 +164,7 @@ def validate_tasks(job: Job) -> Iterator[Task]:
         deps=[layout.structure_json, *samples(job).values()],
         targets=[layout.cut_json, layout.cut_model, layout.ops_json, layout.ops_net],
         key=stage_key("cut", shapes=list(job.model.shapes)),
+        base=os.path.dirname(layout.cut_json),
     )
     for target in job.model.targets:
         yield stage_task(
@@ -210,6 +223,8 @@ def partition_task(job: Job) -> Task:
         ],
         targets=[layout.plan_json, layout.postreat_json, layout.host_model, layout.sources_json],
         key=stage_key("partition", shapes=shapes),
+        base=layout.build,
+        tidy="tidy_partition",
         clean=[os.path.dirname(layout.subgraph(""))],
     )
 
@@ -233,6 +248,7 @@ def translate_task(job: Job, graph: str) -> Task:
         targets=[layout.net(graph), layout.cpp(graph)],
         task_dep=[f"partition:{job.name}"],
         key=stage_key("translate"),
+        base=layout.graph(graph),
         clean=[layout.graph(graph)],
         checks=(checks.blobs_present(job),),
     )
@@ -257,6 +273,7 @@ def link_task(job: Job, target: Target, name: str, plan: Plan) -> Task:
         targets=[layout.binary(target.name, name), layout.report(target.name, name)],
         task_dep=[f"translate:{job.name}:{graph}" for graph in graphs],
         key=stage_key("link", graphs=graphs, **linked_for(target)),
+        base=os.path.dirname(layout.binary(target.name, name)),
     )
 
 

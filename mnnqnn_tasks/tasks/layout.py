@@ -82,6 +82,11 @@ class Layout:
         """The content store of static tensors."""
         return self._in("blobs")
 
+    @property
+    def samples(self) -> str:
+        """The folder of IO samples."""
+        return self._in("testdir")
+
     def io(self, shape: int, kind: str) -> str:
         """``input`` or ``output`` sample of a sequence length."""
         return self._in("testdir", str(shape), f"{kind}.mnn")

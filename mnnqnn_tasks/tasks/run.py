@@ -50,6 +50,7 @@ def begin(command: Any) -> bool:
     if executes:
         here.running = True
         here.share_memory()
+        here.open_caches()
         signals.install(_prepare, _prepare_worker)
     return executes
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnnqnn_tasks.cache.config import cache_settings
 from mnnqnn_tasks.cache.statcache import DigestCache
+from mnnqnn_tasks.cache.store import Cache, open_cache
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.tasks.admission import Memory, available
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
@@ -85,6 +88,7 @@ class Session:
         problems: messages about what could not be deleted, one per reason.
         outputs: the folders, with a separator at the end, that only we write to.
         memory: what the tasks of this run share; ``None`` without a run.
+        caches: by pipeline file; none without a run.
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
     """
 
@@ -98,6 +102,7 @@ class Session:
     problems: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     memory: Memory | None = None
+    caches: dict[Path, Cache | None] = field(default_factory=dict)
     made: dict[str, list[Any]] = field(default_factory=dict)
     _folders: dict[str, Place] = field(default_factory=dict)
 
@@ -136,6 +141,22 @@ class Session:
         """Whether the task only holds others together."""
         return task in self.groups
 
+    def open_caches(self) -> None:
+        """Open the cache of every pipeline, before workers fork: they share what it warns of.
+
+        Raises:
+            CacheError: settings that cannot be understood.
+            ToolMissing: a package for the remote is not installed.
+        """
+        for job in self.jobs.values():
+            if job.pipeline.file not in self.caches:
+                settings = cache_settings(job.pipeline.cache)
+                self.caches[job.pipeline.file] = open_cache(settings, warn=_warn)
+
+    def cache_of(self, job: Job) -> Cache | None:
+        """The cache that the results of ``job`` go through, if its pipeline has one."""
+        return self.caches.get(job.pipeline.file)
+
     def journals(self) -> list[Journal]:
         """The journals of all build folders."""
         return [place.journal for place in self.places.values()]
@@ -163,6 +184,10 @@ class Session:
             if path.startswith(folder):
                 return place.digests
         return next(iter(self.places.values())).digests
+
+
+def _warn(line: str) -> None:
+    sys.stderr.write(f"WARNING: {line}\n")
 
 
 _current = Session()

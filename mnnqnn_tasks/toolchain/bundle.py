@@ -88,7 +88,7 @@ def make_bundle(
         DiskError: the bundle cannot be written; the old one is kept.
     """
     out = Path(out_dir)
-    _refuse_foreign_folder(out)
+    refuse_foreign_folder(out)
     folder = open_folder(model_dir)
     known = ModelIndex.from_json(json.loads(Path(index).read_text("utf-8")))
     net = read(host_model)
@@ -172,8 +172,12 @@ def _check_digest(copied: FileDigest, known: ModelIndex, name: str, where: str) 
         )
 
 
-def _refuse_foreign_folder(out: Path) -> None:
-    """Replacing a folder deletes what is in it: only ever do that to a bundle."""
+def refuse_foreign_folder(out: Path) -> None:
+    """Replacing a folder deletes what is in it: only ever do that to a bundle.
+
+    Raises:
+        BundleError: ``out`` is something else.
+    """
     if not os.path.lexists(out):
         return
     if out.is_dir() and (not any(out.iterdir()) or (out / CONFIG).is_file()):

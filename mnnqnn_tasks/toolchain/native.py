@@ -166,6 +166,24 @@ def partition(
     return [os.path.join(out, *name.split("/")) for name in (write.HOST, *files)], {}
 
 
+def tidy_partition(out: str, made: Sequence[str]) -> None:
+    """What `partition` does beside the files that it makes: delete those of an older cut.
+
+    Args:
+        out: the folder of the partition.
+        made: the files that came from elsewhere.
+
+    Raises:
+        DiskError: when a file cannot be deleted.
+    """
+    from mnnqnn_tasks.partition import fill, write
+
+    place = Path(out)
+    graphs = {Path(name).stem for name in made if Path(name).parent.name == fill.GRAPHS}
+    write.remove_stale(place, graphs)
+    _remove_stale_binaries(place / "targets", graphs)
+
+
 def _partition(
     folder: str, structure: str, inputs: Mapping[str, str], refused: Mapping[str, str]
 ) -> Partition:

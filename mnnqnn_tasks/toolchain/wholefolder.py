@@ -82,10 +82,13 @@ def keep_file(old: Path, target: Path, sha256: str, digest: Callable[[Path], str
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def whole_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
     """Give a new empty folder that becomes ``path`` when the block ends without an error.
 
-    Everything in it is on disk before that happens; a folder that was at ``path`` is gone
+    Args:
+        durable: everything in it is on disk before that happens.
+
+    A folder that was at ``path`` is gone
     afterwards, and untouched if the block fails.  One process at a time.
 
     Raises:
@@ -105,7 +108,8 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield new
         with disk_errors(goal):
-            _sync_tree(new)
+            if durable:
+                _sync_tree(new)
             _replace(new, goal, old)
             _sync(goal.parent)
     except BaseException:

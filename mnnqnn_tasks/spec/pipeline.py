@@ -97,6 +97,10 @@ class Toolchain:
     max_history_token: int = 0
     time_limit_s: int = 7200
 
+    def is_native(self) -> bool:
+        """Whether every stage is ``native``."""
+        return {self.io, self.partition, self.link} == {"native"}
+
 
 @dataclass(frozen=True)
 class Pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import time
@@ -66,6 +67,10 @@ def run_stage(
         seconds = round(time.monotonic() - begin, 3)
         if cache is not None and action is not None and how["outcome"] == "miss":
             cached.keep(cache, job, action, how["key"], record, values, seconds)
+        elif cache is not None and stage == "bundle":
+            from mnnqnn_tasks.tasks import exports
+
+            exports.keep(cache, job, arguments, record, seconds)
         return {
             "made": {job.path_names.shorten(path): was for path, was in record.items()},
             "used": {"seconds": seconds, "peak": meter.peak},

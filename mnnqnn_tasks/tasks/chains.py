@@ -52,8 +52,8 @@ def static_tasks(job: Job) -> Iterator[Task]:
     yield from _PARTITION[chain.partition](job)
 
 
-def planned_tasks(job: Job, plan: Plan) -> Iterator[Task]:
-    """The tasks that follow from the cut."""
+def planned_tasks(job: Job, plan: Plan, ready: Mapping[str, Task]) -> Iterator[Task]:
+    """The tasks that follow from the cut, but for those of the bundles that are ``ready``."""
     name, parts = job.name, [target.name for target in job.model.targets]
     chain = job.pipeline.toolchain
     translate = [_TRANSLATE[chain.partition](job, g) for g in plan.by_size()]
@@ -69,7 +69,8 @@ def planned_tasks(job: Job, plan: Plan) -> Iterator[Task]:
         yield from link
         doc = f"all binaries of {name} for {target.name}"
         yield graph.group(f"link:{name}:{target.name}", [t.name for t in link], doc)
-        yield _BUNDLE[chain.link](job, target, plan)
+        if target.name not in ready:
+            yield _BUNDLE[chain.link](job, target, plan)
     yield graph.group(
         f"link:{name}", [f"link:{name}:{p}" for p in parts], f"all binaries of {name}"
     )

@@ -118,12 +118,13 @@ class Fresh:
 
     def __call__(self, task: Task, values: Mapping[str, Any]) -> bool:
         """Called by doit to know whether the task may be skipped."""
-        reason = self._why(task, values)
+        reason = self.why(values)
         if reason:
             self._reason = session.current().reasons[task.name] = reason
         return reason is None
 
-    def _why(self, task: Task, values: Mapping[str, Any]) -> str | None:
+    def why(self, values: Mapping[str, Any]) -> str | None:
+        """The reason to run again of a task that returned ``values``, ``None`` for none."""
         if _KEY not in values:
             return "it never finished before"
         old = values[_KEY]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from doit.task import DelayedLoader, Task
 from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.load import check_together, load_pipeline
-from mnnqnn_tasks.tasks import chains, graph, names, run, session
+from mnnqnn_tasks.spec.pipeline import Target
+from mnnqnn_tasks.tasks import chains, exports, graph, names, run, session
 from mnnqnn_tasks.tasks.fresh import ContentChecker
 from mnnqnn_tasks.tasks.plan import read_plan
 from mnnqnn_tasks.tasks.reporter import Reporter
@@ -102,7 +103,10 @@ def make_tasks() -> list[Task]:
     command = names.loading_command()
     try:
         executes = run.begin(command)
-        tasks = list(_all_tasks(executes, _typed(command)))
+        looks = command is not None and command.get_name() in _LOOKING
+        if looks:
+            session.current().open_caches()
+        tasks = list(_all_tasks(executes, executes or looks, _typed(command)))
     except MnnqnnError as error:
         raise InvalidTask(str(error)) from None
     if command is not None:
@@ -125,16 +129,37 @@ def _other_creators(command: Any) -> set[str]:
     return named | {n for n, v in space.items() if hasattr(v, "create_doit_tasks")}
 
 
-def _all_tasks(executes: bool, typed: list[str]) -> Iterator[Task]:
+#: Commands that tell what a run would do.
+_LOOKING = ("why", "ci_plan")
+
+
+def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
+    """The tasks of all models.
+
+    Args:
+        executes: the command runs tasks.
+        short: of a model whose bundles are ready, no other task is of interest.
+        typed: the names on the command line.
+    """
     here = session.current()
     by_stage: dict[str, list[str]] = {stage: [] for stage in session.STAGES}
-    static = {job.name: list(chains.static_tasks(job)) for job in here.jobs.values()}
+    ready: dict[str, dict[str, Task]] = {}
+    static: dict[str, list[Task]] = {}
+    for name, job in here.jobs.items():
+        wanted = _only_bundles(job, typed) if short else []
+        ready[name] = exports.short_cuts(job, wanted, restore=executes) if wanted else {}
+        if not wanted or len(ready[name]) < len(wanted):
+            static[name] = list(chains.static_tasks(job))
     fixed = [task.name for tasks in static.values() for task in tasks]
     patterns = names.patterns(typed, here.jobs, fixed)
-    for job in here.jobs.values():
-        made = static[job.name]
-        made += _later(job, typed, patterns) if executes else _planned(job)
-        made += _exports(job)
+    for name, job in here.jobs.items():
+        made = static.get(name, [])
+        if made:
+            done = ready[name]
+            made += _later(job, typed, patterns, done) if executes else _planned(job, done)
+        made += ready[name].values()
+        parts = [t.name for t in job.model.targets] if name in static else ready[name]
+        made += _exports(job, parts)
         for task in made:
             if "*" not in task.name:
                 by_stage[task.name.split(":")[0]].append(task.name)
@@ -159,27 +184,45 @@ _GROUP_DOC = {
 }
 
 
-def _exports(job: Job) -> Iterator[Task]:
+def _only_bundles(job: Job, typed: list[str]) -> list[Target]:
+    """The targets for which the command line asks for bundles of ``job``.
+
+    None of them where it asks for anything else as well: that may need every task.
+    """
+    wanted: dict[str, Target] = {}
+    for name in typed:
+        stage, *rest = name.split(":")
+        if stage not in ("export_qnn", "bundle") or "*" in name or len(rest) > 2:
+            return []
+        model, target = (*rest, "", "")[:2]
+        if model in ("", job.name):
+            wanted |= {t.name: t for t in job.model.targets if target in ("", t.name)}
+    return list(wanted.values())
+
+
+def _exports(job: Job, targets: Iterable[str]) -> Iterator[Task]:
     parts = []
-    for target in job.model.targets:
-        name = f"export_qnn:{job.name}:{target.name}"
+    for target in targets:
+        name = f"export_qnn:{job.name}:{target}"
         parts.append(name)
-        members = [f"bundle:{job.name}:{target.name}"]
-        yield graph.group(name, members, f"export {job.name} for {target.name}", "export_qnn")
+        members = [f"bundle:{job.name}:{target}"]
+        yield graph.group(name, members, f"export {job.name} for {target}", "export_qnn")
     yield graph.group(
         f"export_qnn:{job.name}", parts, f"export {job.name} for its targets", "export_qnn"
     )
 
 
-def _planned(job: Job) -> list[Task]:
+def _planned(job: Job, ready: Mapping[str, Task]) -> list[Task]:
     """The tasks of the last cut, for commands that only look; none without one."""
     plan = read_plan(job.layout)
     if plan is None:
-        return list(_placeholders(job, ()))
-    return list(chains.planned_tasks(job, plan))
+        return list(_placeholders(job, (), (), ready))
+    return list(chains.planned_tasks(job, plan, ready))
 
 
-def _later(job: Job, typed: list[str], patterns: list[names.Pattern]) -> list[Task]:
+def _later(
+    job: Job, typed: list[str], patterns: list[names.Pattern], ready: Mapping[str, Task]
+) -> list[Task]:
     """Placeholders of the tasks that this run's cut will make, under the names known now."""
     wanted = [
         name
@@ -188,7 +231,8 @@ def _later(job: Job, typed: list[str], patterns: list[names.Pattern]) -> list[Ta
     ]
     for name in wanted:
         _check_target(job, name)
-    return list(_placeholders(job, wanted, [p for p in patterns if job.name in p.waiting]))
+    waiting = [p for p in patterns if job.name in p.waiting]
+    return list(_placeholders(job, wanted, waiting, ready))
 
 
 def _is_planned(name: str) -> bool:
@@ -204,13 +248,16 @@ def _check_target(job: Job, name: str) -> None:
 
 
 def _placeholders(
-    job: Job, wanted: Sequence[str], patterns: Sequence[names.Pattern] = ()
+    job: Job,
+    wanted: Sequence[str],
+    patterns: Sequence[names.Pattern],
+    ready: Mapping[str, Task],
 ) -> Iterator[Task]:
     certain = [f"{stage}:{job.name}" for stage in chains.planned_stages(job)]
-    for target in job.model.targets:
-        certain += [f"link:{job.name}:{target.name}", f"bundle:{job.name}:{target.name}"]
+    certain += [f"link:{job.name}:{target.name}" for target in job.model.targets]
+    certain += [name for name in _bundles(job) if name not in {t.name for t in ready.values()}]
     loader = DelayedLoader(
-        functools.partial(_after_partition, job, tuple(wanted), tuple(patterns)),
+        functools.partial(_after_partition, job, tuple(wanted), tuple(patterns), ready),
         executed=f"partition:{job.name}",
     )
     for name in dict.fromkeys((*certain, *wanted, *(p.placeholder(job.name) for p in patterns))):
@@ -218,7 +265,10 @@ def _placeholders(
 
 
 def _after_partition(
-    job: Job, wanted: tuple[str, ...], patterns: tuple[names.Pattern, ...]
+    job: Job,
+    wanted: tuple[str, ...],
+    patterns: tuple[names.Pattern, ...],
+    ready: Mapping[str, Task],
 ) -> Iterator[Task]:
     """The tasks of a fresh cut; doit calls this in the middle of a run."""
     if f"partition:{job.name}" in session.current().failed:
@@ -226,7 +276,7 @@ def _after_partition(
     made: list[Task] = []
     try:
         plan = read_plan(job.layout)
-        made = list(chains.planned_tasks(job, plan)) if plan else []
+        made = list(chains.planned_tasks(job, plan, ready)) if plan else []
     except MnnqnnError as error:
         yield from (_failing(name, str(error)) for name in (*wanted, *_bundles(job)))
         return

@@ -47,13 +47,19 @@ OF_A_TARGET = ("validate", "link", "bundle")
 
 
 class Place:
-    """A build folder: its journal, digests and lock."""
+    """A build folder: its journal, digests and lock.
+
+    Attributes:
+        digests: the memory of digests of what is in it.
+        models: that of its models' files.
+    """
 
     def __init__(self, build_dir: Path) -> None:
         self.build_dir = build_dir
         self.state = build_dir / STATE_DIR
         self.journal = Journal(self.state / "tasks.jsonl")
         self.digests = DigestCache(self.state / "digests")
+        self.models = self.digests
         self.lock = FolderLock(self.state / "lock")
 
 
@@ -151,7 +157,11 @@ class Session:
         for job in self.jobs.values():
             if job.pipeline.file not in self.caches:
                 settings = cache_settings(job.pipeline.cache)
-                self.caches[job.pipeline.file] = open_cache(settings, warn=_warn)
+                cache = open_cache(settings, warn=_warn)
+                self.caches[job.pipeline.file] = cache
+                if cache is not None and cache.local is not None:
+                    # Of a model that another build folder has read the digests are known.
+                    job.place.models = DigestCache(cache.local.root / "digests")
 
     def cache_of(self, job: Job) -> Cache | None:
         """The cache that the results of ``job`` go through, if its pipeline has one."""

@@ -1,0 +1,217 @@
+"""Whole bundles from the cache: nothing else of such a model is made.
+
+A bundle that came from the cache as a whole has no graphs, samples or binaries beside it in
+the build folder, and does not need them: its task compares what it was restored for with
+the model, the options and the versions of now.  Anything else is exported stage by stage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from doit.task import Task
+
+from mnnqnn_tasks.cache.keys import action_key
+from mnnqnn_tasks.cache.store import Cache
+from mnnqnn_tasks.errors import MnnqnnError
+from mnnqnn_tasks.spec.pipeline import Target
+from mnnqnn_tasks.tasks import cached, checks, session
+from mnnqnn_tasks.tasks.actions import remove
+from mnnqnn_tasks.tasks.fresh import Fresh
+from mnnqnn_tasks.tasks.keys import ROOMS, STAGE_VERSION, code_version, mnn_version, qnn_identity
+from mnnqnn_tasks.tasks.session import Job
+
+#: What is done, and the version of the key's form.
+ACTION = "export/1"
+
+#: In a record of a bundle: it came from the cache as a whole.
+_WHOLE = "whole"
+
+
+def key_of(job: Job, target: Target, files: Mapping[str, str]) -> str:
+    """The key of a bundle, hex SHA-256: all that any stage of its export depends on.
+
+    Args:
+        files: SHA-256 by name of the model's files.
+
+    Raises:
+        ToolMissing: a wheel is not installed.
+    """
+    rooms = sorted({room for rooms in ROOMS.values() for room in rooms})
+    # An op that QNN refuses for one target of the model stays on the CPU for all.
+    targets = sorted(json.dumps(t.identity(), sort_keys=True) for t in job.model.targets)
+    return action_key(
+        ACTION,
+        {
+            "files": dict(files),
+            "chunk sizes": list(job.model.chunk_sizes),
+            "runtime": job.pipeline.runtime,
+            "target": {k: v for k, v in asdict(target).items() if k != "where"},
+            "targets": targets,
+            "code": {room: code_version(room) for room in rooms},
+            "stages": STAGE_VERSION,
+            "MNN wheel": mnn_version(),
+            "QNN library": qnn_identity(),
+        },
+    )
+
+
+def model_files(job: Job) -> dict[str, str] | None:
+    """SHA-256 by name of the files of a model; ``None`` if it cannot be read now."""
+    from mnnqnn_tasks.mnn.folder import open_folder
+
+    here = session.current()
+    try:
+        names = open_folder(job.model.path).files
+        return {name: here.digest(os.path.join(job.model.path, name)) for name in names}
+    except MnnqnnError:
+        return None
+
+
+def short_cuts(job: Job, targets: Iterable[Target], *, restore: bool) -> dict[str, Task]:
+    """Tasks of bundles that are there or can be had without any other task.
+
+    Args:
+        targets: those that are asked for.
+        restore: take bundles out of the cache; else only look whether it has them.
+
+    Returns:
+        By the target's name; empty for a model that has to be exported.
+    """
+    found: dict[str, Task] = {}
+    files: dict[str, str] | None = None
+    cache = session.current().cache_of(job)
+    if not job.pipeline.toolchain.is_native():
+        return found
+    for target in targets:
+        record = _record_of(job, target)
+        whole = bool(record.get(_WHOLE))
+        if not whole and record and os.path.isdir(job.layout.bundle(target.name)):
+            continue  # made here: its stages know what has changed
+        if not whole and cache is None:
+            continue
+        files = files or model_files(job)
+        if files is None:
+            continue
+        key = key_of(job, target, files)
+        stale = _fresh(job, target, key).why(record)
+        if stale is None:
+            found[target.name] = _task(job, target, key, None, {})
+        elif cache is None:
+            continue
+        elif restore:
+            if made := _restore(cache, job, target, key):
+                found[target.name] = _task(job, target, key, stale, made)
+        elif cache.contains(key):
+            found[target.name] = _task(job, target, key, f"{stale}; the cache has it", {})
+    return found
+
+
+def keep(
+    cache: Cache, job: Job, arguments: Mapping[str, Any], record: cached.Record, seconds: float
+) -> None:
+    """Add a bundle that was made to the cache, if its key covers all that made it.
+
+    Args:
+        arguments: those of the stage ``bundle``.
+        record: of every file of the bundle, by path.
+    """
+    if not job.pipeline.toolchain.is_native():
+        return
+    target = next(t for t in job.model.targets if t.name == arguments["target"]["name"])
+    index = json.loads(Path(arguments["index"]).read_text("utf-8"))
+    key = key_of(job, target, {name: said["sha256"] for name, said in index["files"].items()})
+    action = cached.Action(ACTION, {}, {}, job.layout.bundle(target.name))
+    cached.keep(cache, job, action, key, record, {}, seconds)
+
+
+def _record_of(job: Job, target: Target) -> dict[str, Any]:
+    values = job.place.journal.records.get(f"bundle:{job.name}:{target.name}", {})
+    said = values.get("_values_:")
+    return said if isinstance(said, dict) else {}
+
+
+class _Fresh(Fresh):
+    """Whether a bundle is what its key stands for; ``stale`` if that is known already."""
+
+    stale: str | None = None
+
+    def why(self, values: Mapping[str, Any]) -> str | None:
+        return self.stale or super().why(values)
+
+
+def _fresh(job: Job, target: Target, key: str, stale: str | None = None) -> Fresh:
+    nothing_extra = checks.nothing_extra(job, job.layout.bundle(target.name))
+    fresh = _Fresh({"export": key}, job.path_names, (nothing_extra,))
+    fresh.stale = stale
+    return fresh
+
+
+def _task(job: Job, target: Target, key: str, stale: str | None, values: dict[str, Any]) -> Task:
+    """The task of a bundle that is there as a whole.
+
+    Args:
+        stale: why it was not, before it was restored.
+        values: what its action gives, all that it does.
+    """
+    out = job.layout.bundle(target.name)
+    return Task(
+        f"bundle:{job.name}:{target.name}",
+        [(_give, [values])],
+        targets=[os.path.join(out, "config_qnn.json")],
+        uptodate=[_fresh(job, target, key, stale)],
+        clean=[(remove, [[out]])],
+        doc=f"the bundle of {job.name} for {target.name}, from the cache",
+        subtask_of="bundle",
+    )
+
+
+def _give(values: dict[str, Any]) -> dict[str, Any]:
+    return values
+
+
+def _restore(cache: Cache, job: Job, target: Target, key: str) -> dict[str, Any] | None:
+    """Put a bundle from the cache in place.
+
+    Returns:
+        What the task's record has of it; ``None`` when the cache does not have it, or it
+        cannot be put there: then the stages run, and meet the same trouble if it lasts.
+    """
+    from mnnqnn_tasks.toolchain.bundle import refuse_foreign_folder
+    from mnnqnn_tasks.toolchain.wholefolder import whole_folder
+
+    begin = time.monotonic()
+    entry = cache.lookup(key)
+    if entry is None:
+        return None
+    out = Path(job.layout.bundle(target.name))
+    try:
+        refuse_foreign_folder(out)
+        # Not flushed to the disk: what a power cut takes is missed by its size, and is in
+        # the cache.
+        with whole_folder(out, durable=False) as new:
+            if not cache.restore(entry, lambda name: new / name, exclusive=True):
+                raise _Lost
+        made = {}
+        for file in entry.files:
+            info = os.stat(out / file.name)
+            short = job.path_names.shorten(str(out / file.name))
+            made[short] = [info.st_size, info.st_mtime_ns, file.sha256]
+    except (MnnqnnError, OSError, _Lost):
+        return None
+    return {
+        "made": made,
+        "used": {"seconds": round(time.monotonic() - begin, 3), "peak": 0},
+        "cache": {"outcome": "hit", "key": key},
+        _WHOLE: True,
+    }
+
+
+class _Lost(Exception):
+    """The cache turned out not to have all that it named."""

@@ -231,9 +231,11 @@ def test_eight_exports_at_once_killed_at_random(shared: Shared) -> None:
 
     def export(project: Project, kills: int) -> None:
         for left in range(kills, -1, -1):
-            with project.start("-n", "1", "export_qnn", env=shared.env) as run:
-                with killer(run, 1 + 5 * dice.random()) if left else contextlib.nullcontext():
-                    text, _ = run.communicate()
+            with (
+                project.start("-n", "1", "export_qnn", env=shared.env) as run,
+                killer(run, 1 + 5 * dice.random()) if left else contextlib.nullcontext(),
+            ):
+                text, _ = run.communicate()
             if run.returncode not in (0, -signal.SIGKILL) or "Traceback" in text:
                 errors.append(text)
 

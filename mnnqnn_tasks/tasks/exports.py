@@ -183,7 +183,7 @@ def _restore(cache: Cache, job: Job, target: Target, key: str) -> dict[str, Any]
         What the task's record has of it; ``None`` when the cache does not have it, or it
         cannot be put there: then the stages run, and meet the same trouble if it lasts.
     """
-    from mnnqnn_tasks.toolchain.bundle import refuse_foreign_folder
+    from mnnqnn_tasks.toolchain.bundlefolder import refuse_foreign_folder
     from mnnqnn_tasks.toolchain.wholefolder import whole_folder
 
     begin = time.monotonic()

@@ -150,6 +150,7 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
         ready[name] = exports.short_cuts(job, wanted, restore=executes) if wanted else {}
         if not wanted or len(ready[name]) < len(wanted):
             static[name] = list(chains.static_tasks(job))
+    here.builds = bool(static)
     fixed = [task.name for tasks in static.values() for task in tasks]
     patterns = names.patterns(typed, here.jobs, fixed)
     for name, job in here.jobs.items():

@@ -57,6 +57,8 @@ def begin(command: Any) -> bool:
 
 def _prepare() -> None:
     """There is work to do: what it may need starts up beside it."""
+    if not session.current().builds:
+        return
     from mnnqnn_tasks.qnn import client
 
     pid = client.prestart()
@@ -66,7 +68,8 @@ def _prepare() -> None:
 
 def _prepare_worker() -> None:
     """Load what most stages need while the worker waits, or hashes: that needs no interpreter."""
-    threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
+    if session.current().builds:
+        threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
 
 
 def _sweep(place: Place) -> None:

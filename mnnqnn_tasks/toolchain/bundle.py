@@ -37,10 +37,9 @@ from mnnqnn_tasks.mnn.index import FileDigest, ModelIndex
 from mnnqnn_tasks.mnn.params import net_ops, net_ranges
 from mnnqnn_tasks.mnn.reader import read
 from mnnqnn_tasks.mnn.table import Table
+from mnnqnn_tasks.toolchain.bundlefolder import CONFIG, MANIFEST, refuse_foreign_folder
 from mnnqnn_tasks.toolchain.wholefolder import copy_file, keep_file, whole_folder
 
-CONFIG = "config_qnn.json"
-MANIFEST = "bundle.json"
 HOST_MODEL = "qnn/llm.mnn"
 _VERSION = 1
 _COPIERS = 4
@@ -170,26 +169,6 @@ def _check_digest(copied: FileDigest, known: ModelIndex, name: str, where: str) 
             where=where,
             todo="run again when nothing writes to the model folder any more",
         )
-
-
-def refuse_foreign_folder(out: Path) -> None:
-    """Replacing a folder deletes what is in it: only ever do that to a bundle.
-
-    Raises:
-        BundleError: ``out`` is something else.
-    """
-    if not os.path.lexists(out):
-        return
-    if out.is_dir() and (not any(out.iterdir()) or (out / CONFIG).is_file()):
-        return
-    if out.is_dir() and (out / MANIFEST).is_file():
-        return
-    raise BundleError(
-        "the bundle would replace something that is no bundle",
-        where=str(out),
-        why=f"it has no {CONFIG}" if out.is_dir() else "it is not a folder",
-        todo="move it away, or choose another dist_dir or name",
-    )
 
 
 def _check_plugins(net: Table, binaries: Sequence[str], where: str) -> None:

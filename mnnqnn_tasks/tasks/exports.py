@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ ACTION = "export/1"
 
 #: In a record of a bundle: it came from the cache as a whole.
 _WHOLE = "whole"
+
+_NOT_HERE = "it was not exported here"
 
 
 def key_of(job: Job, target: Target, files: Mapping[str, str]) -> str:
@@ -74,43 +76,88 @@ def model_files(job: Job) -> dict[str, str] | None:
         return None
 
 
-def short_cuts(job: Job, targets: Iterable[Target], *, restore: bool) -> dict[str, Task]:
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that may be had without building it.
+
+    Attributes:
+        key: what it would be; see `key_of`.
+        stale: why what is there is not that, ``None`` if it is.
+    """
+
+    job: Job
+    target: Target
+    key: str
+    stale: str | None
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return f"bundle:{self.job.name}:{self.target.name}"
+
+
+def bundles(job: Job, targets: Iterable[Target]) -> Iterator[Bundle]:
+    """The bundles of a model whose keys can be told now: it can be read, and is exported
+    by the native toolchain."""
+    files = model_files(job) if job.pipeline.toolchain.is_native() else None
+    if files is None:
+        return
+    for target in targets:
+        record, key = _record_of(job, target), key_of(job, target, files)
+        stale = _fresh(job, target, key).why(record) if record.get(_WHOLE) else _NOT_HERE
+        yield Bundle(job, target, key, stale)
+
+
+def in_cache(found: Iterable[Bundle]) -> set[str]:
+    """The keys that the caches have an entry for; each cache is asked once."""
+    here = session.current()
+    by_cache: dict[int, tuple[Cache, list[str]]] = {}
+    for bundle in found:
+        cache = here.cache_of(bundle.job)
+        if cache is not None:
+            by_cache.setdefault(id(cache), (cache, []))[1].append(bundle.key)
+    return {key for cache, keys in by_cache.values() for key in cache.contains_many(keys)}
+
+
+def short_cuts(
+    wanted: Iterable[tuple[Job, Iterable[Target]]], *, restore: bool
+) -> dict[str, dict[str, Task]]:
     """Tasks of bundles that are there or can be had without any other task.
 
     Args:
-        targets: those that are asked for.
+        wanted: models with the targets that are asked for.
         restore: take bundles out of the cache; else only look whether it has them.
 
     Returns:
-        By the target's name; empty for a model that has to be exported.
+        By the names of model and target; without those that have to be exported.
     """
-    found: dict[str, Task] = {}
-    files: dict[str, str] | None = None
-    cache = session.current().cache_of(job)
-    if not job.pipeline.toolchain.is_native():
-        return found
-    for target in targets:
-        record = _record_of(job, target)
-        whole = bool(record.get(_WHOLE))
-        if not whole and record and os.path.isdir(job.layout.bundle(target.name)):
-            continue  # made here: its stages know what has changed
-        if not whole and cache is None:
-            continue
-        files = files or model_files(job)
-        if files is None:
-            continue
-        key = key_of(job, target, files)
-        stale = _fresh(job, target, key).why(record)
-        if stale is None:
-            found[target.name] = _task(job, target, key, None, {})
-        elif cache is None:
-            continue
-        elif restore:
-            if made := _restore(cache, job, target, key):
-                found[target.name] = _task(job, target, key, stale, made)
-        elif cache.contains(key):
-            found[target.name] = _task(job, target, key, f"{stale}; the cache has it", {})
-    return found
+    here = session.current()
+    # Of a bundle that was made here its stages know what has changed.
+    asked = [(job, [t for t in targets if _may_be_whole(job, t)]) for job, targets in wanted]
+    found = [b for job, targets in asked if targets for b in bundles(job, targets)]
+    held = in_cache(b for b in found if b.stale is not None)
+    ready: dict[str, dict[str, Task]] = {}
+    for bundle in found:
+        task = None
+        if bundle.stale is None:
+            task = _task(bundle, None, {})
+        elif bundle.key in held and not restore:
+            task = _task(bundle, f"{bundle.stale}; the cache has it", {})
+        elif bundle.key in held:
+            made = _restore(here.cache_of(bundle.job), bundle)
+            task = _task(bundle, bundle.stale, made) if made else None
+        if task is not None:
+            ready.setdefault(bundle.job.name, {})[bundle.target.name] = task
+    return ready
+
+
+def _may_be_whole(job: Job, target: Target) -> bool:
+    """Whether a bundle came as a whole, or is not there and may come."""
+    record = _record_of(job, target)
+    if record.get(_WHOLE):
+        return True
+    there = bool(record) and os.path.isdir(job.layout.bundle(target.name))
+    return not there and session.current().cache_of(job) is not None
 
 
 def keep(
@@ -153,19 +200,20 @@ def _fresh(job: Job, target: Target, key: str, stale: str | None = None) -> Fres
     return fresh
 
 
-def _task(job: Job, target: Target, key: str, stale: str | None, values: dict[str, Any]) -> Task:
+def _task(bundle: Bundle, stale: str | None, values: dict[str, Any]) -> Task:
     """The task of a bundle that is there as a whole.
 
     Args:
         stale: why it was not, before it was restored.
         values: what its action gives, all that it does.
     """
+    job, target = bundle.job, bundle.target
     out = job.layout.bundle(target.name)
     return Task(
-        f"bundle:{job.name}:{target.name}",
+        bundle.task,
         [(_give, [values])],
         targets=[os.path.join(out, "config_qnn.json")],
-        uptodate=[_fresh(job, target, key, stale)],
+        uptodate=[_fresh(job, target, bundle.key, stale)],
         clean=[(remove, [[out]])],
         doc=f"the bundle of {job.name} for {target.name}, from the cache",
         subtask_of="bundle",
@@ -176,7 +224,7 @@ def _give(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _restore(cache: Cache, job: Job, target: Target, key: str) -> dict[str, Any] | None:
+def _restore(cache: Cache | None, bundle: Bundle) -> dict[str, Any] | None:
     """Put a bundle from the cache in place.
 
     Returns:
@@ -187,10 +235,10 @@ def _restore(cache: Cache, job: Job, target: Target, key: str) -> dict[str, Any]
     from mnnqnn_tasks.toolchain.wholefolder import whole_folder
 
     begin = time.monotonic()
-    entry = cache.lookup(key)
-    if entry is None:
+    entry = cache.lookup(bundle.key) if cache else None
+    if cache is None or entry is None:
         return None
-    out = Path(job.layout.bundle(target.name))
+    job, out = bundle.job, Path(bundle.job.layout.bundle(bundle.target.name))
     try:
         refuse_foreign_folder(out)
         # Not flushed to the disk: what a power cut takes is missed by its size, and is in
@@ -208,7 +256,7 @@ def _restore(cache: Cache, job: Job, target: Target, key: str) -> dict[str, Any]
     return {
         "made": made,
         "used": {"seconds": round(time.monotonic() - begin, 3), "peak": 0},
-        "cache": {"outcome": "hit", "key": key},
+        "cache": {"outcome": "hit", "key": bundle.key},
         _WHOLE: True,
     }
 

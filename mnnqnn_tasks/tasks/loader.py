@@ -143,23 +143,23 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
     """
     here = session.current()
     by_stage: dict[str, list[str]] = {stage: [] for stage in session.STAGES}
-    ready: dict[str, dict[str, Task]] = {}
-    static: dict[str, list[Task]] = {}
-    for name, job in here.jobs.items():
-        wanted = _only_bundles(job, typed) if short else []
-        ready[name] = exports.short_cuts(job, wanted, restore=executes) if wanted else {}
-        if not wanted or len(ready[name]) < len(wanted):
-            static[name] = list(chains.static_tasks(job))
+    wanted = {n: _only_bundles(j, typed) if short else [] for n, j in here.jobs.items()}
+    pairs = [(here.jobs[name], targets) for name, targets in wanted.items()]
+    ready = exports.short_cuts(pairs, restore=executes)
+    static = {
+        name: list(chains.static_tasks(job))
+        for name, job in here.jobs.items()
+        if not wanted[name] or len(ready.get(name, ())) < len(wanted[name])
+    }
     here.builds = bool(static)
     fixed = [task.name for tasks in static.values() for task in tasks]
     patterns = names.patterns(typed, here.jobs, fixed)
     for name, job in here.jobs.items():
-        made = static.get(name, [])
+        made, done = static.get(name, []), ready.get(name, {})
         if made:
-            done = ready[name]
             made += _later(job, typed, patterns, done) if executes else _planned(job, done)
-        made += ready[name].values()
-        parts = [t.name for t in job.model.targets] if name in static else ready[name]
+        made += done.values()
+        parts = [t.name for t in job.model.targets] if name in static else done
         made += _exports(job, parts)
         for task in made:
             if "*" not in task.name:

@@ -19,7 +19,9 @@ from mnnqnn_tasks.tasks.lock import sweep
 from mnnqnn_tasks.tasks.session import Place
 
 #: Commands that neither make nor forget anything.
-_READ_ONLY = frozenset({"list", "info", "help", "dumpdb", "why", "cache", "tabcompletion"})
+_READ_ONLY = frozenset(
+    {"list", "info", "help", "dumpdb", "why", "ci_plan", "cache", "tabcompletion"}
+)
 
 
 def begin(command: Any) -> bool:

@@ -14,7 +14,7 @@ from mnnqnn_tasks.verify.hostmodel import Plugin
 from mnnqnn_tasks.verify.judgement import judge_logits, judge_output, worst
 from mnnqnn_tasks.verify.metrics import Array, Comparison
 from mnnqnn_tasks.verify.ranges import Calibration
-from mnnqnn_tasks.verify.reference import Probe, Reference, fp16_rounding, own_probe, row_probe
+from mnnqnn_tasks.verify.reference import Reference, own_probe, row_probes
 from mnnqnn_tasks.verify.rows import any_per_row, one_row, rows_where, token_axis
 from mnnqnn_tasks.verify.store import Store
 from mnnqnn_tasks.verify.thresholds import Thresholds
@@ -101,27 +101,6 @@ def test_a_chain_outside_the_ranges_cannot_fail() -> None:
     assert judge_logits("logits", WANT, WANT, miss, 2).status == "passed"
 
 
-def test_rounding_of_a_large_input_judges_nothing_and_a_larger_error_does() -> None:
-    inside = mask(1, 1, 1, 1)
-    got = WANT.copy()
-    got[0, 0, 0] += 12.0  # cosine 0.86
-    result = judge_output("t1", "x", WANT, got, miss, inside, 1, rounding=12.0)
-    assert result.status == "not exercised"
-    result = judge_output("t1", "x", WANT, got, miss, inside, 1, rounding=11.9)
-    assert result.status == "failed"
-    got[0, 0, 0] = math.nan
-    assert judge_output("t1", "x", WANT, got, miss, inside, 1, rounding=99.0).status == "failed"
-
-
-@pytest.mark.parametrize(("peak", "steps"), [(603.6, 1.0), (1.0, 2**-9), (0.0, 0.0)])
-def test_two_steps_of_fp16(peak: float, steps: float) -> None:
-    array = np.array([-peak, peak / 3], np.float32)
-    probe = Probe({"x": array, "ids": np.array([70000], np.int32)}, {}, mask(1), {})
-    assert fp16_rounding(probe) == steps
-    if peak:
-        assert steps == 2 * float(np.spacing(np.float16(peak)))
-
-
 def test_the_worst_probe_counts_and_a_judged_one_before_an_unjudged() -> None:
     inside = mask(1, 1, 1, 1)
     good = judge_output("t1", "x", WANT, WANT, miss, inside, 1)
@@ -156,26 +135,25 @@ def test_a_token_outside_a_range_is_known(tmp_path: Path) -> None:
     assert own_probe(made, PIECE).axes == {"out": 1}
 
 
-def test_decode_takes_the_last_token_inside(tmp_path: Path) -> None:
+def test_decode_takes_tokens_inside_the_ranges_and_never_the_first(tmp_path: Path) -> None:
     made = reference(tmp_path, high=9)
-    probe = row_probe(made, PIECE, made.single)
-    assert probe is not None
+    (probe,) = row_probes(made, PIECE, made.single)  # the middle one of tokens 1 and 2 is 2
     assert probe.inputs["in"].tolist() == [[[7, 8, 9]]]
     assert probe.outputs["out"].tolist() == [[[14, 16, 18]]]
     assert probe.inside.tolist() == [True]
 
 
-def test_decode_takes_the_last_token_if_none_is_inside(tmp_path: Path) -> None:
+def test_decode_takes_a_middle_token_and_the_last_if_none_is_inside(tmp_path: Path) -> None:
     made = reference(tmp_path, high=-1)
-    probe = row_probe(made, PIECE, made.single)
-    assert probe is not None
-    assert probe.inputs["in"].tolist() == [[[10, 11, 12]]]
-    assert probe.inside.tolist() == [False]
+    middle, last = row_probes(made, PIECE, made.single)
+    assert middle.inputs["in"].tolist() == [[[7, 8, 9]]]
+    assert last.inputs["in"].tolist() == [[[10, 11, 12]]]
+    assert last.inside.tolist() == [False]
 
 
 def test_a_border_without_tokens_gives_no_row(tmp_path: Path) -> None:
     made = reference(tmp_path, high=9)
-    assert row_probe(made, PIECE, {"in": (7,), "out": (1, 1, 3)}) is None
+    assert row_probes(made, PIECE, {"in": (7,), "out": (1, 1, 3)}) == []
 
 
 def test_store_keeps_arrays_and_names_what_is_missing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mnnqnn_tasks.mnn.cpu import CpuWorker
@@ -11,7 +11,7 @@ from mnnqnn_tasks.verify import hostmodel, prompt
 from mnnqnn_tasks.verify.cpumodel import CpuModel
 from mnnqnn_tasks.verify.emulator import Emulator
 from mnnqnn_tasks.verify.ranges import Calibration
-from mnnqnn_tasks.verify.reference import Probe, Reference, fp16_rounding, own_probe, row_probe
+from mnnqnn_tasks.verify.reference import Probe, Reference, own_probe, row_probes
 from mnnqnn_tasks.verify.report import ChainResult, GraphResult, PromptResult
 from mnnqnn_tasks.verify.sample import Samples
 from mnnqnn_tasks.verify.sides import Arrays
@@ -95,14 +95,13 @@ class Job:
         return CpuModel(worker, model, weight_file(self.folder), self.formats)
 
     def _probes(self, index: int, plugin: hostmodel.Plugin) -> list[Probe]:
-        """What a graph is judged by: for decode, a token inside a text as well."""
-        own = own_probe(self.references[index], plugin)
+        """What a graph is judged by: for decode, tokens inside a text."""
         chunks = [r for i, r in self.references.items() if i != 0]
-        if index != 0 or not chunks:
-            return [own]
-        longest = max(chunks, key=lambda r: r.shape)
-        row = row_probe(longest, plugin, self.references[0].single)
-        return [own] if row is None else [replace(own, rounding=fp16_rounding(own)), row]
+        found: list[Probe] = []
+        if index == 0 and chunks:
+            longest = max(chunks, key=lambda r: r.shape)
+            found = row_probes(longest, plugin, self.references[0].single)
+        return found or [own_probe(self.references[index], plugin)]
 
     def _border(self, inputs: Arrays) -> list[str]:
         """Every tensor at a border that the CPU computes, and the model's outputs."""

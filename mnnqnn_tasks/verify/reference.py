@@ -8,7 +8,6 @@ kept which tokens leave a calibrated range, and in which tensors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,30 +89,12 @@ class Probe:
         inputs, outputs: arrays by the model's tensor names.
         inside: tokens at which the CPU's activations keep to the calibrated ranges.
         axes: axis of the tokens by output name; ``None`` where it has none.
-        rounding: an error up to this judges nothing, because another probe does.
     """
 
     inputs: Arrays
     outputs: Arrays
     inside: Mask
     axes: Mapping[str, int | None]
-    rounding: float = 0.0
-
-
-def fp16_rounding(probe: Probe) -> float:
-    """Two steps of fp16 at the largest input: what no fp16 graph can do better than.
-
-    A call with a single token is a special case for a model: it parks attention there,
-    with activations in the hundreds that a later layer cancels.  SmolLM2's residual goes
-    from 604 to 41 in one layer, and an fp16 number near 604 is known to 0.5 only.  The
-    tokens of a text that follow it have no such activations, so that the graph itself is
-    judged strictly by one of them.
-    """
-    floats = [array for array in probe.inputs.values() if array.dtype.kind == "f" and array.size]
-    peak = max((float(np.abs(array).max()) for array in floats), default=0.0)
-    if not math.isfinite(peak) or peak == 0.0:
-        return 0.0
-    return 2.0 * 2.0 ** (math.floor(math.log2(peak)) - 10)
 
 
 def own_probe(reference: Reference, plugin: Plugin) -> Probe:
@@ -126,19 +107,30 @@ def own_probe(reference: Reference, plugin: Plugin) -> Probe:
     return Probe(reference.store.get(plugin.inputs), outputs, reference.inside(plugin), axes)
 
 
-def row_probe(chunk: Reference, plugin: Plugin, single: Mapping[str, Dims]) -> Probe | None:
-    """One token of a chunk as a decode call.
+def row_probes(chunk: Reference, plugin: Plugin, single: Mapping[str, Dims]) -> list[Probe]:
+    """Tokens of a chunk as decode calls: what a decode graph is judged by.
 
     Decode graphs compute on each token alone, with attention on the CPU, so the tensors
-    of one token in a chunk are what decode has after the tokens before it.  The last
-    token is taken whose activations keep to the calibrated ranges.
+    of one token in a chunk are what decode has after the tokens before it.  A token in
+    the middle of the text and the last one are taken, of those whose activations keep to
+    the calibrated ranges.  The first is none of them: models park attention there, with
+    activations in the hundreds that a later layer cancels (SmolLM2's residual goes from 604
+    to 41 in one layer), and a decode graph never computes it, because a prompt comes first.
 
     Returns:
-        ``None`` for a piece with a border tensor that cannot be divided into tokens.
+        None for a piece with a border tensor that cannot be divided into tokens.
     """
     inside = chunk.inside(plugin)
-    row = int(np.flatnonzero(inside)[-1]) if inside.any() else chunk.shape - 1
+    good = np.flatnonzero(inside[1:]) + 1
+    rows = good if good.size else np.arange(1, chunk.shape)
+    chosen = dict.fromkeys(int(rows[i]) for i in (rows.size // 2, -1)) if rows.size else {}
+    probes = [_row_probe(chunk, plugin, single, row, inside) for row in chosen]
+    return [probe for probe in probes if probe is not None]
 
+
+def _row_probe(
+    chunk: Reference, plugin: Plugin, single: Mapping[str, Dims], row: int, inside: Mask
+) -> Probe | None:
     def cut(names: Sequence[str]) -> dict[str, Array] | None:
         rows = {
             name: one_row(array, single[name], row)

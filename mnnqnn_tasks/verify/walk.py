@@ -125,7 +125,6 @@ class Walk:
             lambda found: self.thresholds.graph_miss(kind, found),
             probe.inside,
             probe.axes[tensor],
-            probe.rounding,
         )
 
     def _compare_chain(self, outputs: Sequence[str]) -> ChainResult:

@@ -14,7 +14,7 @@ from doit.exceptions import InvalidCommand
 from mnnqnn_tasks.errors import MnnqnnError, VerifyError
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.pipeline import Target
-from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks import exports, session
 from mnnqnn_tasks.tasks.actions import internal_error
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.graph import options
@@ -115,8 +115,10 @@ class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
             VerifyError: when the export is missing or not up to date.
         """
         tasks = {task.name: task for task in self.task_list}
-        pending = [f"bundle:{job.name}:{target.name}", f"io:{job.name}"]
-        pending = [pending[0], *(t for t in tasks if t.startswith(pending[1] + ":"))]
+        made_by = {t: name for name, other in tasks.items() for t in other.targets}
+        # A bundle from the cache is right without the graphs that it was linked from.
+        whole = exports.is_whole(job, target)
+        pending = [("link" if whole else "bundle") + f":{job.name}:{target.name}"]
         seen: set[str] = set()
         while pending:
             task = tasks[pending.pop()]
@@ -124,16 +126,18 @@ class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
                 continue
             seen.add(task.name)
             pending += task.task_dep
-            made_by = {t: name for name, other in tasks.items() for t in other.targets}
             pending += [made_by[dep] for dep in task.file_dep if dep in made_by]
             if session.current().is_group(task.name):
                 continue
             status = self.dep_manager.get_status(task, tasks)
             if status.status != "up-to-date":
+                what = f"{job.name} is not exported for {target.name}"
+                if whole:
+                    what = f"the bundle came from the cache, the graphs of {job.name} did not"
                 raise VerifyError(
-                    f"{job.name} is not exported for {target.name}",
+                    what,
                     why=f"{task.name}: {status.get_error_message() or explain(task)}",
-                    todo=f"doit export_qnn:{job.name}:{target.name}",
+                    todo=f"doit {'link' if whole else 'export_qnn'}:{job.name}:{target.name}",
                 )
 
 

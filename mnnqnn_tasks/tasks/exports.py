@@ -103,8 +103,10 @@ def bundles(job: Job, targets: Iterable[Target]) -> Iterator[Bundle]:
     if files is None:
         return
     for target in targets:
-        record, key = _record_of(job, target), key_of(job, target, files)
-        stale = _fresh(job, target, key).why(record) if record.get(_WHOLE) else _NOT_HERE
+        key = key_of(job, target, files)
+        stale: str | None = _NOT_HERE
+        if is_whole(job, target):
+            stale = _fresh(job, target, key).why(_record_of(job, target))
         yield Bundle(job, target, key, stale)
 
 
@@ -151,10 +153,15 @@ def short_cuts(
     return ready
 
 
+def is_whole(job: Job, target: Target) -> bool:
+    """Whether the bundle came from the cache as a whole when it was made last."""
+    return bool(_record_of(job, target).get(_WHOLE))
+
+
 def _may_be_whole(job: Job, target: Target) -> bool:
     """Whether a bundle came as a whole, or is not there and may come."""
     record = _record_of(job, target)
-    if record.get(_WHOLE):
+    if is_whole(job, target):
         return True
     there = bool(record) and os.path.isdir(job.layout.bundle(target.name))
     return not there and session.current().cache_of(job) is not None

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +25,9 @@ from mnnqnn_tasks.cache.remote import RemoteStore
 from mnnqnn_tasks.cache.store import Cache
 from mnnqnn_tasks.errors import ToolMissing
 
-#: Seconds that a test waits for a server that will never answer.
+#: Seconds that a test waits for a server that will never answer, and for one that will.
 SHORT = 1.0
+PATIENT = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,9 @@ class User:
         self.folder = folder
         self.said: list[str] = []
         self.local = LocalStore(folder / "store", 10**9) if local else None
-        self.remote = url if isinstance(url, RemoteStore) else RemoteStore(url, **options)
+        if not isinstance(url, RemoteStore):
+            url = RemoteStore(url, **{"timeout": PATIENT, **options})
+        self.remote = url
         self.cache = Cache(self.local, self.remote, warn=self.said.append)
 
     def save(self, content: dict[str, bytes] = CONTENT, name: str = "a") -> Entry | None:
@@ -365,3 +370,54 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ToolMissing) as caught:
         RemoteStore("gs://bucket")
     assert "gcsfs" in caught.value.what and "mnnqnn[gs]" in (caught.value.todo or "")
+
+
+def test_opening_is_cheap_and_a_copy_works_elsewhere(tmp_path: Path) -> None:
+    """fsspec is for runs that ask the remote; and workers get caches by pickle."""
+    code = """
+import pickle, sys
+from pathlib import Path
+from mnnqnn_tasks.cache.config import cache_settings
+from mnnqnn_tasks.cache.store import open_cache
+settings = cache_settings({"dir": sys.argv[1], "remote": sys.argv[2]}, {})
+cache = pickle.loads(pickle.dumps(open_cache(settings, warn=print)))
+heavy = {"fsspec", "numpy", "asyncio", "concurrent.futures", "aiohttp", "s3fs"}
+assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
+assert cache.contains("0" * 64) is None
+cache = pickle.loads(pickle.dumps(cache))
+path = Path(sys.argv[1] + ".txt")
+path.write_text("x")
+assert cache.save("0" * 64, "test/1", {"x": path}, {}, 1.0)
+assert cache.contains("0" * 64) == "local"
+"""
+    place = [str(tmp_path / "s"), (tmp_path / "r").as_uri()]
+    run = subprocess.run([sys.executable, "-c", code, *place], capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert RemoteStore(place[1]).has("0" * 64)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_process_that_used_s3_ends_quietly(
+    tmp_path: Path, s3: dict[str, str], mute: Mute, works: bool
+) -> None:
+    """Connections that are open at the end, or hang, neither keep it nor make it talk."""
+    code = """
+import sys
+from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
+try:
+    print(RemoteStore("s3://bucket/x", timeout=float(sys.argv[1])).has("0" * 64))
+except RemoteTrouble as error:
+    print(error)
+"""
+    environ = {**os.environ, **s3}
+    if not works:
+        environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{mute.port}"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "60" if works else "0.5"],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=300,
+    )
+    said = "False\n" if works else "no answer for 0.5 s\n"
+    assert (run.returncode, run.stdout, run.stderr) == (0, said, "")

@@ -204,6 +204,20 @@ class LocalStore:
             raise Damaged("its digest is wrong")
 
 
+def measure(name: str, path: Path, sha256: str | None = None) -> File:
+    """The `File` called ``name`` with the content of ``path``.
+
+    Args:
+        sha256: its digest, if that is known.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        return File(name, sha256 or place.digest_of(stream), size)
+
+
 def _unlink(path: Path) -> bool:
     try:
         os.unlink(path)

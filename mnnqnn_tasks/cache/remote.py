@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +19,8 @@ from mnnqnn_tasks.cache.entry import Damaged, Entry, File, from_bytes, is_digest
 from mnnqnn_tasks.cache.local import Missing
 from mnnqnn_tasks.cache.patience import Beat, Stalled, patiently
 from mnnqnn_tasks.cache.pool import at_once
-from mnnqnn_tasks.errors import DiskError, ToolMissing
+from mnnqnn_tasks.cache.protocols import PIECE, PROTOCOLS, S3, Protocol, library_options, require
+from mnnqnn_tasks.errors import DiskError
 from mnnqnn_tasks.files import disk_errors, sha256_file
 
 T = TypeVar("T")
@@ -32,55 +31,9 @@ TIMEOUT = 10.0
 #: A slower line, in bytes per second, is taken for a broken one where nothing tells the
 #: progress: within a piece that is uploaded, and within a file on a mounted file system.
 _SLOW = 256 << 10
-_PIECE = 8 << 20
 
 #: Up to this many keys are asked for one by one; more are compared with a listing.
 _FEW = 200
-
-
-@dataclass(frozen=True)
-class _Protocol:
-    """How a protocol differs from others.
-
-    Attributes:
-        module: what it needs beside fsspec; also the name of the distribution.
-        extra: our extra that installs it.
-        writable: it can write and list.
-        whole: a file that is written appears when it is whole.
-        mounted: transfers tell no progress.
-        upload, download: arguments that make transfers go piece by piece.
-    """
-
-    module: str = "fsspec"
-    extra: str = "remote"
-    writable: bool = True
-    whole: bool = False
-    mounted: bool = False
-    upload: Mapping[str, int] = field(default_factory=dict)
-    download: Mapping[str, int] = field(default_factory=dict)
-
-
-_S3 = _Protocol(
-    "s3fs",
-    "s3",
-    whole=True,
-    upload={"chunksize": _PIECE, "max_concurrency": 1},
-    download={"max_concurrency": 1},
-)
-_GS = _Protocol("gcsfs", "gs", whole=True, upload={"chunksize": _PIECE})
-_HTTP = _Protocol("aiohttp", writable=False)
-_MOUNTED = _Protocol(mounted=True)
-
-_PROTOCOLS = {
-    "s3": _S3,
-    "s3a": _S3,
-    "gs": _GS,
-    "gcs": _GS,
-    "http": _HTTP,
-    "https": _HTTP,
-    "file": _MOUNTED,
-    "local": _MOUNTED,
-}
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -107,16 +60,28 @@ class RemoteStore:
     def __init__(self, url: str, *, read_only: bool = False, timeout: float = TIMEOUT) -> None:
         self.url = url
         self._scheme = url.partition("://")[0].lower()
-        self._protocol = _PROTOCOLS.get(self._scheme, _Protocol())
+        self._protocol = PROTOCOLS.get(self._scheme, Protocol())
         self.read_only = read_only or not self._protocol.writable
         self._timeout = timeout
         self._opened: tuple[int, Any, str] | None = None
-        _require(self._scheme, self._protocol)
+        require(self._scheme, self._protocol)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}  # connections stay where they are
 
     @property
     def name(self) -> str:
         """The URL without what may be a secret, for messages."""
         return re.sub(r"//[^/@]*@", "//", self.url).partition("?")[0]
+
+    def open(self) -> None:
+        """Make the file system, so that threads do not all begin with that.
+
+        Raises:
+            RemoteTrouble: it cannot be made.
+        """
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._do(lambda fs, _: None)
 
     # Entries
 
@@ -152,6 +117,7 @@ class RemoteStore:
         if len(wanted) > _FEW and self._protocol.writable:
             return wanted.intersection(self.keys())
         asked = sorted(wanted)
+        self.open()
         return {k for k, there in zip(asked, at_once(self.has, asked), strict=True) if there}
 
     def keys(self) -> set[str]:
@@ -185,11 +151,12 @@ class RemoteStore:
         def send(content: tuple[str, int]) -> int:
             digest, size = content
             path = self._path("objects", digest)
-            if size >= _PIECE and self._size(path) == size:
+            if size >= PIECE and self._size(path) == size:
                 return 0
             self._put(path, sources[digest], size)
             return size
 
+        self.open()
         sent = sum(at_once(send, entry.contents().items()))
         data = to_bytes(entry)
         goal = self._path("actions", entry.key)
@@ -259,7 +226,7 @@ class RemoteStore:
         def put(fs: Any, goal: str, beat: Beat) -> None:
             fs.put_file(os.fspath(source), goal, callback=_callback(beat), **more)
 
-        piece = min(size, 2 * _PIECE) if more else size
+        piece = min(size, 2 * PIECE) if more else size
         self._write(path, piece, put)
 
     def _write(self, path: str, size: int, work: Callable[[Any, str, Beat], object]) -> None:
@@ -309,7 +276,9 @@ class RemoteStore:
         """
 
         def run(beat: Beat) -> T:
-            return work(self._filesystem(), beat)
+            fs = self._filesystem()
+            beat()  # importing is no waiting
+            return work(fs, beat)
 
         try:
             return patiently(run, self._timeout * patience + extra)
@@ -331,24 +300,14 @@ class RemoteStore:
         if self._opened is None or self._opened[0] != os.getpid():
             import fsspec
 
-            options = dict(_options(self._protocol, self._timeout))
+            options = dict(library_options(self._protocol, self._timeout))
             fs, root = fsspec.url_to_fs(
                 self.url, skip_instance_cache=True, use_listings_cache=False, **options
             )
+            if self._protocol is S3:
+                fs.connect()  # which is work, and would count as waiting later
             self._opened = os.getpid(), fs, root.rstrip("/")
         return self._opened[1]
-
-
-def _options(protocol: _Protocol, timeout: float) -> Iterator[tuple[str, Any]]:
-    """So that the libraries give up as well, and their threads end."""
-    if protocol is _S3:
-        patience = {"connect_timeout": timeout, "read_timeout": timeout}
-        yield "config_kwargs", {**patience, "retries": {"max_attempts": 1}}
-    if protocol is _HTTP:
-        import aiohttp
-
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-        yield "client_kwargs", {"timeout": limits}
 
 
 def _callback(beat: Beat, limit: int | None = None) -> Any:
@@ -363,16 +322,6 @@ def _callback(beat: Beat, limit: int | None = None) -> Any:
                 raise Damaged("it is too large")
 
     return Progress()
-
-
-def _require(scheme: str, protocol: _Protocol) -> None:
-    for module, extra in (("fsspec", "remote"), (protocol.module, protocol.extra)):
-        if importlib.util.find_spec(module) is None:
-            raise ToolMissing(
-                f"the wheel {module} is not installed",
-                why=f"the remote cache at {scheme}:// needs it",
-                todo=f"python -m pip install 'mnnqnn[{extra}]', or leave the remote cache out",
-            )
 
 
 def _is_no_bucket(error: BaseException) -> bool:

@@ -18,12 +18,12 @@ from typing import Any, Literal, TypeVar
 from mnnqnn_tasks.cache import upkeep
 from mnnqnn_tasks.cache.config import CacheSettings
 from mnnqnn_tasks.cache.entry import Damaged, Entry, File, to_bytes
-from mnnqnn_tasks.cache.local import LocalStore, Missing
-from mnnqnn_tasks.cache.once import Once
+from mnnqnn_tasks.cache.local import LocalStore, Missing, measure
 from mnnqnn_tasks.cache.pool import at_once, on_threads
 from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
+from mnnqnn_tasks.cache.reports import Reports, words
 from mnnqnn_tasks.errors import DiskError, StaleInputError
-from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
+from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors
 
 #: A process looks after the store's size when it has added this part of it.
 _SLACK = 1 / 20
@@ -57,13 +57,8 @@ class Cache:
     ) -> None:
         self.local = local
         self.remote = remote
-        self._warn = warn
+        self._reports = Reports(warn)
         self._read_only = read_only
-        self._unreadable = Once()
-        self._unwritable = Once()
-        self._off = Once()
-        self._damaged = Once()
-        self._told: set[str] = set()
         self._grown = 0
 
     # Looking
@@ -94,8 +89,7 @@ class Cache:
             except Damaged as error:
                 self._drop(key, f"the entry {key[:12]}: {error}")
             except OSError as error:
-                if self._unreadable.claim():
-                    self._warn(f"the cache {self.local.root} cannot be read: {_reason(error)}")
+                self._reports.cannot_read(str(self.local.root), error)
         if entry is not None:
             return entry
         try:
@@ -213,6 +207,8 @@ class Cache:
                 self._full(error)
                 return False
 
+        if missing:
+            self._ask(RemoteStore.open, None)
         return any(at_once(bring, missing.values()))
 
     def _download(self, remote: RemoteStore, entry: Entry, file: File, target: Path) -> bool:
@@ -270,13 +266,18 @@ class Cache:
         if not self._may_write() and not self._sends():
             return None
         try:
-            entry = _measured(entry, files, digests or {})
+            total = sum(os.stat(path).st_size for path in files.values())
+            known = digests or {}
+            whole = on_threads(
+                lambda f: measure(f.name, files[f.name], known.get(f.name)), blank, total
+            )
+            entry = replace(entry, files=tuple(whole))
             kept = self._save_locally(entry, files)
         except OSError as error:
-            self._warn(f"cache: {error.filename} cannot be read: {_reason(error)}")
+            self._reports.say(f"cache: {error.filename} cannot be read: {words(error)}")
             return None
         except StaleInputError as error:
-            self._warn(f"cache: {error}")
+            self._reports.say(f"cache: {error}")
             return None
         sent = self._sends() and self._send(entry, files, kept)
         return entry if kept or sent else None
@@ -286,7 +287,7 @@ class Cache:
         if local is None or not self._may_write():
             return False
         try:
-            doubt = self._damaged.claimed  # where there is damage, there may be more
+            doubt = self._reports.damage.claimed  # where there is damage, there may be more
             on_threads(
                 lambda file: local.add(files[file.name], file, mistrust=doubt),
                 entry.files,
@@ -332,58 +333,54 @@ class Cache:
     # What goes wrong
 
     def _may_write(self) -> bool:
-        return self.local is not None and not self._read_only and not self._unwritable.claimed
+        return self.local is not None and not self._read_only and not self._reports.full.claimed
 
     def _sends(self) -> bool:
-        return self.remote is not None and not self.remote.read_only and not self._off.claimed
+        return self.remote is not None and not self.remote.read_only and not self._off
+
+    @property
+    def _off(self) -> bool:
+        return self._reports.off.claimed
 
     def _full(self, error: DiskError) -> None:
         assert self.local is not None
-        if self._unwritable.claim() and not self._unreadable.claimed:
-            self._warn(f"the cache {self.local.root} takes nothing more in: {_reason(error)}")
+        self._reports.cannot_write(str(self.local.root), error)
 
     def _ask(self, work: Callable[[RemoteStore], _R], otherwise: _R) -> _R:
         """What the remote says; ``otherwise`` when there is none or it does not work."""
-        if self.remote is None or self._off.claimed:
+        if self.remote is None or self._off:
             return otherwise
         try:
             return work(self.remote)
         except RemoteTrouble as error:
-            if self._off.claim():
-                self._warn(f"the remote cache {self.remote.name} is left out: {error}")
+            self._reports.left_out(self.remote.name, error)
             return otherwise
 
     def _drop(self, key: str, what: str) -> None:
-        """Delete a damaged entry and tell; whoever deletes it tells."""
+        """Delete a damaged entry of the local store and tell."""
         assert self.local is not None
-        self._dropped(self.local, self.local.drop_entry, self.local.action_path, key, what)
+        self._dropped(key, what, self.local.drop_entry, self.local.action_path)
 
     def _drop_object(self, file: File, error: Damaged) -> None:
         assert self.local is not None
-        local, what = self.local, f"{file.name}: {error}"
-        self._dropped(local, local.drop_object, local.object_path, file.sha256, what)
+        what = f"{file.name}: {error}"
+        self._dropped(file.sha256, what, self.local.drop_object, self.local.object_path)
 
     def _dropped(
-        self,
-        local: LocalStore,
-        drop: Callable[[str], bool],
-        path: Callable[[str], Path],
-        digest: str,
-        what: str,
+        self, digest: str, what: str, drop: Callable[[str], bool], path: Callable[[str], Path]
     ) -> None:
-        self._damaged.claim()
+        assert self.local is not None
+        self._reports.damage.claim()
         deleted = not self._read_only and drop(digest)
         stays = not deleted and os.path.lexists(path(digest))
-        if deleted or (stays and digest not in self._told):
-            self._warn(f"the cache {local.root} was damaged, {what}")
-        if stays:
-            self._told.add(digest)  # it will be met again
+        name = f"cache {self.local.root}"
+        self._reports.damaged(name, digest, what, deleted=deleted, stays=stays)
 
     def _drop_remote(self, key: str, what: str) -> None:
         assert self.remote is not None
-        if self.remote.drop_entry(key) or key not in self._told:
-            self._told.add(key)
-            self._warn(f"the remote cache {self.remote.name} was damaged, {what}")
+        deleted = self.remote.drop_entry(key)
+        name = f"remote cache {self.remote.name}"
+        self._reports.damaged(name, key, what, deleted=deleted, stays=not deleted)
 
 
 def open_cache(settings: CacheSettings, *, warn: Callable[[str], None]) -> Cache | None:
@@ -404,25 +401,3 @@ def open_cache(settings: CacheSettings, *, warn: Callable[[str], None]) -> Cache
 
 def _temp_beside(goal: Path) -> Path:
     return Path(tempfile.mktemp(prefix=TEMP_PREFIX, dir=goal.parent))
-
-
-def _measured(entry: Entry, files: Mapping[str, Path], digests: Mapping[str, str]) -> Entry:
-    """The entry with digests, as far as these are not known, and sizes.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-
-    def measure(file: File) -> File:
-        path = files[file.name]
-        digest = digests.get(file.name) or sha256_file(path)
-        return File(file.name, digest, os.stat(path).st_size)
-
-    total = sum(os.stat(path).st_size for path in files.values())
-    return replace(entry, files=tuple(on_threads(measure, entry.files, total)))
-
-
-def _reason(error: OSError | DiskError) -> str:
-    if isinstance(error, DiskError):
-        return error.why or error.what
-    return error.strerror or str(error)

@@ -63,7 +63,7 @@ class User:
         self.cache = Cache(self.local, self.remote, warn=self.said.append)
 
     def save(self, content: dict[str, bytes] = CONTENT, name: str = "a") -> Entry | None:
-        files = write(self.folder / "made", content)
+        files = write(self.folder / f"made-{name}", content)
         return self.cache.save(key(name), "test/1", files, {"v": 1}, 1.0)
 
     def restore(self, name: str = "a") -> dict[str, bytes] | None:

@@ -336,11 +336,9 @@ class Cache:
         return self.local is not None and not self._read_only and not self._reports.full.claimed
 
     def _sends(self) -> bool:
-        return self.remote is not None and not self.remote.read_only and not self._off
-
-    @property
-    def _off(self) -> bool:
-        return self._reports.off.claimed
+        return (
+            self.remote is not None and not self.remote.read_only and not self._reports.off.claimed
+        )
 
     def _full(self, error: DiskError) -> None:
         assert self.local is not None
@@ -348,7 +346,7 @@ class Cache:
 
     def _ask(self, work: Callable[[RemoteStore], _R], otherwise: _R) -> _R:
         """What the remote says; ``otherwise`` when there is none or it does not work."""
-        if self.remote is None or self._off:
+        if self.remote is None or self._reports.off.claimed:
             return otherwise
         try:
             return work(self.remote)

@@ -361,8 +361,8 @@ class Cache:
 
     def _drop_object(self, file: File, error: Damaged) -> None:
         assert self.local is not None
-        what = f"{file.name}: {error}"
-        self._dropped(file.sha256, what, self.local.drop_object, self.local.object_path)
+        drop, path = self.local.drop_object, self.local.object_path
+        self._dropped(file.sha256, f"{file.name}: {error}", drop, path)
 
     def _dropped(
         self, digest: str, what: str, drop: Callable[[str], bool], path: Callable[[str], Path]
@@ -371,14 +371,13 @@ class Cache:
         self._reports.damage.claim()
         deleted = not self._read_only and drop(digest)
         stays = not deleted and os.path.lexists(path(digest))
-        name = f"cache {self.local.root}"
-        self._reports.damaged(name, digest, what, deleted=deleted, stays=stays)
+        store = f"cache {self.local.root}"
+        self._reports.damaged(store, digest, what, deleted=deleted, stays=stays)
 
     def _drop_remote(self, key: str, what: str) -> None:
         assert self.remote is not None
-        deleted = self.remote.drop_entry(key)
-        name = f"remote cache {self.remote.name}"
-        self._reports.damaged(name, key, what, deleted=deleted, stays=not deleted)
+        store, deleted = f"remote cache {self.remote.name}", self.remote.drop_entry(key)
+        self._reports.damaged(store, key, what, deleted=deleted, stays=not deleted)
 
 
 def open_cache(settings: CacheSettings, *, warn: Callable[[str], None]) -> Cache | None:

@@ -8,6 +8,7 @@ it logged, what it printed, whether it died.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ WITNESS = json.loads((Path(__file__).parent / "data" / "genie_witness.json").rea
 #: Where the verdict is the loader's and the words are not, or the loader dies at random.
 OTHER_WORDS = {
     "ar_eq_cl_nokv": "a model without a past that takes its whole context at once",
-    "b_keyinonly": "keys that are read and never written",
     "kv_keyoutwrong": "key outputs that contradict the ids",
 }
 AT_RANDOM = {("kv_novalin", "2.48"): "dies of a missing value input that other releases ignore"}
@@ -34,8 +34,12 @@ AT_RANDOM = {("kv_novalin", "2.48"): "dies of a missing value input that other r
 def tensors(index: int) -> tuple[Tensor, ...]:
     made = []
     for text in WITNESS["ports"][index]:
-        name, dtype, dims = text.split(" ")
-        made.append(Tensor(name, dtype, tuple(map(int, dims.split("x")))))
+        name, dtype, dims, *quantized = text.split(" ")
+        tensor = Tensor(name, dtype, tuple(map(int, dims.split("x"))))
+        if quantized:
+            scale, offset = float(quantized[0]), int(quantized[1])
+            tensor = replace(tensor, encoding="SCALE_OFFSET", scale=scale, offset=offset)
+        made.append(tensor)
     return tuple(made)
 
 

@@ -67,11 +67,6 @@ def _link(
         differ.append(f"{list(given.dims)} becomes {list(tensor.dims)}")
     if tensor.dtype != given.dtype:
         differ.append(f"{given.dtype} becomes {tensor.dtype}")
-    if (tensor.scale, tensor.offset) != (given.scale, given.offset):
-        differ.append(
-            f"scale {given.scale} and offset {given.offset} become "
-            f"{tensor.scale} and {tensor.offset}"
-        )
     if differ:
         what = f"{tensor.name} from {giver.name} to {graph.name}: {'; '.join(differ)}"
         yield Finding("link-differs", what, (giver.name, graph.name), versions)

@@ -147,8 +147,8 @@ ADVICE: dict[str, Advice] = {
         "recompile",
         _GARBAGE,
         "the loader passes the bytes of an output on as the input of the same name, whatever "
-        "their shapes, types and scales are",
-        "export both splits with the same shape, type and quantization of that tensor",
+        "their shapes and types are",
+        "export both splits with the same shape and type of that tensor",
     ),
     "kv-pair": Advice(
         "error",
@@ -238,6 +238,13 @@ ADVICE: dict[str, Advice] = {
         "a tensor has not the shape that AR, CL and the config ask for",
         "correct kv-dim, pos-id-dim or n-embd in the config if these are wrong; else export the "
         "graph again",
+    ),
+    "quantization": Advice(
+        "error",
+        "recompile",
+        _REFUSED,
+        "tensors of one name have different scales or offsets, in two splits or in two variants",
+        "quantize all splits, prompt and token graphs with the same encodings",
     ),
     "positions": Advice(
         "error",

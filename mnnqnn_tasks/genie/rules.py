@@ -134,6 +134,12 @@ RULES: tuple[Rule, ...] = (
         _TRIED,
     ),
     Rule(
+        "quantization",
+        "tensors of one name have one scale and offset in all splits and variants",
+        _ALL,
+        _TRIED,
+    ),
+    Rule(
         "positions",
         "a graph has position_ids_sin and position_ids_cos",
         _ALL,
@@ -274,6 +280,22 @@ def _validate(state: State) -> Iterator[Refusal]:
                 state.graphs[name], key, cache, state.config, state.version
             ):
                 yield Refusal("shape", text, (name,))
+    yield from _quantization(state)
+
+
+def _quantization(state: State) -> Iterator[Refusal]:
+    """One scale and offset per tensor name, in all splits and variants."""
+    first: dict[str, tuple[float | None, int | None]] = {}
+    for index in range(state.splits):
+        for _, graph in state.split(index):
+            for tensor in (*graph.inputs, *graph.outputs):
+                pair = (tensor.scale, tensor.offset)
+                if tensor.scale is not None and first.setdefault(tensor.name, pair) != pair:
+                    text = (
+                        f"{graph.name} : {tensor.name} - Non-identical quantization parameters "
+                        "found for the same tensor"
+                    )
+                    yield Refusal("quantization", text, (graph.name,))
 
 
 def _positions(state: State) -> Iterator[Refusal]:

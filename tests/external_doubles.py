@@ -58,7 +58,9 @@ def qnn_sdk(folder: Path, version: str = "2.38.0.250901") -> Tools:
         (libraries / path.name).symlink_to(path)
     beside = library.find().with_name("onnxruntime_qnn.libs")  # where the wheel's look for libc++
     (libraries.parent / beside.name).symlink_to(beside)
-    (libraries / "libQnnHtpNetRunExtensions.so").write_bytes(b"a double")
+    extensions = libraries / "libQnnHtpNetRunExtensions.so"
+    extensions.unlink(missing_ok=True)  # the wheel's own must not be written through its link
+    extensions.write_bytes(b"a double")
     for arch in ("v75", "v79"):
         (folder / "lib" / f"hexagon-{arch}").mkdir()
     (folder / "sdk.yaml").write_text(f"name: qairt\nversion: {version}\n")

@@ -15,6 +15,7 @@ from doit.task import Task
 from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import exports, session
+from mnnqnn_tasks.tasks.anywhere import options_first
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.reporter import unread_output
 from mnnqnn_tasks.tasks.session import Job
@@ -77,6 +78,10 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         "cache, or must be built, and why. Builds nothing."
     )
     cmd_options = (_JSON, _MATRIX)
+
+    def parse_execute(self, in_args: list[str]) -> int:
+        """Parse options wherever they stand."""
+        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
 
     def _execute(self, as_json: bool, matrix: bool, pos_args: list[str]) -> int:
         if as_json and matrix:

@@ -16,6 +16,7 @@ from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import exports, session
 from mnnqnn_tasks.tasks.actions import internal_error
+from mnnqnn_tasks.tasks.anywhere import options_first
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.graph import options
 from mnnqnn_tasks.tasks.session import Job
@@ -72,6 +73,10 @@ class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
         "Verifies what `export_qnn` made, prints a table and writes build/MODEL/verify/TARGET.json."
     )
     cmd_options = (_TEXT, _PROMPT, _SHAPES, _JOBS, *_THRESHOLDS)
+
+    def parse_execute(self, in_args: list[str]) -> int:
+        """Parse options wherever they stand."""
+        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
 
     def _execute(
         self,

@@ -267,6 +267,8 @@ def link_task(job: Job, target: Target, name: str, plan: Plan) -> Task:
             "target": options(target),
             "out": layout.binary(target.name, name),
             "report": layout.report(target.name, name),
+            # Of graphs that were cut here QNN was asked before; others may have any op.
+            "ask": job.pipeline.toolchain.partition != "native",
         },
         doc=f"link {name} of {job.name} for {target.name}",
         deps=[layout.net(graph) for graph in graphs],

@@ -43,7 +43,14 @@ def run_stage(
     what was recorded of the files that these tasks made, as ``recorded``.
 
     Returns:
-        The values for doit to store, or doit's failure object.
+        doit's failure object, or the values for doit to store: those that the function
+        returned, and
+
+        * ``made``: by name in the journal, size, time and digest of every file made;
+        * ``used``: ``seconds`` of work, and ``peak`` memory in bytes of the largest
+          process that did it;
+        * ``cache``: ``outcome`` ``hit`` (the result was restored), ``miss`` or ``off``
+          (nobody looked), and the action's ``key`` or ``None``.
     """
     here = session.current()
     job = here.job_of(task_name)

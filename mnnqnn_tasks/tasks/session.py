@@ -94,6 +94,7 @@ class Session:
         problems: messages about what could not be deleted, one per reason.
         outputs: the folders, with a separator at the end, that only we write to.
         builds: there are tasks of stages, not only bundles that are ready.
+        only_failures: what went wrong in this run are failed tasks, nothing else.
         memory: what the tasks of this run share; ``None`` without a run.
         caches: by pipeline file; none without a run.
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
@@ -109,6 +110,7 @@ class Session:
     problems: dict[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     builds: bool = False
+    only_failures: bool = False
     memory: Memory | None = None
     caches: dict[Path, Cache | None] = field(default_factory=dict)
     made: dict[str, list[Any]] = field(default_factory=dict)

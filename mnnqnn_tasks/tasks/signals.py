@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from doit.exceptions import InvalidTask
 
@@ -71,7 +72,9 @@ def _end(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not tear the exit
     workers_end()
     _insist(Interrupted(128 + number))
-    raise Interrupted(128 + number)
+    # A queue that is left in the middle of a put keeps its lock: its thread never ends.
+    if not _inside(frame, multiprocessing.queues.Queue.put):
+        raise Interrupted(128 + number)
 
 
 def workers_end() -> None:
@@ -142,11 +145,18 @@ def _insist(error: BaseException) -> None:
 
 
 def _raise_in_wait(error: BaseException, number: int, frame: FrameType | None) -> None:
+    if _inside(frame, multiprocessing.queues.Queue.get):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise error
+
+
+def _inside(frame: FrameType | None, function: Any) -> bool:
+    """Whether ``function`` is being called somewhere above ``frame``."""
     while frame is not None:
-        if frame.f_code is multiprocessing.queues.Queue.get.__code__:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise error
+        if frame.f_code is function.__code__:
+            return True
         frame = frame.f_back
+    return False
 
 
 def _children() -> list[int]:

@@ -15,7 +15,7 @@ from doit.exceptions import TaskError, TaskFailed
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import disk_errors, sha256_file
 from mnnqnn_tasks.peak import Meter
-from mnnqnn_tasks.tasks import cached, session
+from mnnqnn_tasks.tasks import cached, garbage, session
 from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.session import Job
 from mnnqnn_tasks.toolchain.memory import needed
@@ -52,6 +52,7 @@ def run_stage(
         * ``cache``: ``outcome`` ``hit`` (the result was restored), ``miss`` or ``off``
           (nobody looked), and the action's ``key`` or ``None``.
     """
+    garbage.usually()
     here = session.current()
     job = here.job_of(task_name)
     assert job is not None

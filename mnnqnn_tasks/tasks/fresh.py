@@ -7,6 +7,7 @@ that the task made.  Wherever one of them decides that a task must run, it says 
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -65,6 +66,10 @@ class ContentChecker(FileChangedChecker):  # type: ignore[misc]
     only we write; for the rest there is a memory of digests that all tasks share.
     """
 
+    def exists(self, file_path: str) -> bool:
+        """Whether a target is there: `Fresh` has just seen that most of them are."""
+        return file_path in session.current().seen or bool(super().exists(file_path))
+
     def check_modified(self, file_path: str, file_stat: os.stat_result, state: Any) -> bool:
         """Whether the file's content differs from what ``state`` recorded."""
         if not isinstance(state, list) or len(state) != 3:
@@ -90,7 +95,7 @@ class ContentChecker(FileChangedChecker):  # type: ignore[misc]
 
 
 def _is_ours(path: str) -> bool:
-    return path.startswith(session.current().outputs)
+    return session.current().is_output(path)
 
 
 class Fresh:
@@ -103,6 +108,11 @@ class Fresh:
         checks: further conditions, given what the task returned; each gives a reason to
             run or ``None``.
     """
+
+    #: doit asks for the signature of every entry of every task, and inspecting is slow.
+    __signature__ = inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("task", "values")]
+    )
 
     def __init__(
         self, key: Mapping[str, Any], names: PathNames, checks: tuple[Check, ...] = ()
@@ -125,16 +135,23 @@ class Fresh:
 
     def why(self, values: Mapping[str, Any]) -> str | None:
         """The reason to run again of a task that returned ``values``, ``None`` for none."""
+        seen = session.current().seen
+        seen.clear()
         if _KEY not in values:
             return "it never finished before"
         old = values[_KEY]
-        names = sorted(n for n in {*old, *self.key} if old.get(n) != self.key.get(n))
-        if names:
-            return ", ".join(f"{n} changed{_from_to(old.get(n), self.key.get(n))}" for n in names)
+        if old != self.key:
+            names = sorted(n for n in {*old, *self.key} if old.get(n) != self.key.get(n))
+            if names:
+                return ", ".join(
+                    f"{n} changed{_from_to(old.get(n), self.key.get(n))}" for n in names
+                )
         for short, was in values.get(_MADE, {}).items():
-            differs = difference(self._names.expand(short), was)
+            path = self._names.expand(short)
+            differs = difference(path, was)
             if differs:
                 return f"{short} {differs}"
+            seen.add(path)
         return next((r for check in self._checks if (r := check(values))), None)
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -331,8 +332,9 @@ def samples(job: Job) -> dict[str, str]:
     return {str(shape): job.layout.io(shape, "input") for shape in job.model.shapes}
 
 
+@functools.cache
 def options(target: Target) -> dict[str, Any]:
-    """A target as JSON values; ``where`` is for messages only."""
+    """A target as JSON values; ``where`` is for messages only.  Do not change the result."""
     return {key: value for key, value in asdict(target).items() if key != "where"}
 
 

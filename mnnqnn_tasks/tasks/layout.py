@@ -15,7 +15,7 @@ class Layout:
     dist: str
 
     def _in(self, *parts: str) -> str:
-        return os.path.join(self.build, *parts)
+        return os.sep.join((self.build, *parts))  # cheaper than os.path.join, and often
 
     @property
     def model_json(self) -> str:

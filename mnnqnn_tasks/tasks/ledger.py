@@ -37,10 +37,15 @@ class Ledger:
         self._own = (Journal(Path(name)), PathNames({}))
         self._dirty: set[str] = set()
         self._touched: set[Journal] = set()
+        self._homes: dict[str, tuple[Journal, PathNames]] = {}
 
     def _at(self, task_id: str) -> tuple[Journal, PathNames]:
-        job = session.current().job_of(task_id)
-        return self._own if job is None else (job.place.journal, job.path_names)
+        found = self._homes.get(task_id)
+        if found is None:
+            job = session.current().job_of(task_id)
+            found = self._own if job is None else (job.place.journal, job.path_names)
+            self._homes[task_id] = found
+        return found
 
     def get(self, task_id: str, dependency: str) -> Any:
         """A stored value, or ``None``."""

@@ -18,7 +18,7 @@ from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.load import check_together, load_pipeline
 from mnnqnn_tasks.spec.pipeline import Target
-from mnnqnn_tasks.tasks import chains, exports, graph, names, run, session
+from mnnqnn_tasks.tasks import chains, exports, garbage, graph, names, run, session
 from mnnqnn_tasks.tasks.fresh import ContentChecker
 from mnnqnn_tasks.tasks.plan import read_plan
 from mnnqnn_tasks.tasks.reporter import Reporter
@@ -36,6 +36,7 @@ def load() -> dict[str, Any]:
         InvalidDodoFile: when a pipeline is wrong; doit prints its message.
     """
     here = session.reset()
+    garbage.rarely()
     try:
         pipelines = [load_pipeline(path) for path in pipeline_files()]
         check_together(pipelines)

@@ -92,9 +92,9 @@ class Session:
         failed: names of tasks that failed or wait for one that did.
         removed: how many files and folders this command deleted, or would.
         problems: messages about what could not be deleted, one per reason.
-        outputs: the folders, with a separator at the end, that only we write to.
         builds: there are tasks of stages, not only bundles that are ready.
         only_failures: what went wrong in this run are failed tasks, nothing else.
+        seen: files that the task asked about last made, and that are as they were then.
         memory: what the tasks of this run share; ``None`` without a run.
         caches: by pipeline file; none without a run.
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
@@ -108,13 +108,15 @@ class Session:
     failed: set[str] = field(default_factory=set)
     removed: int = 0
     problems: dict[str, str] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()
     builds: bool = False
     only_failures: bool = False
+    seen: set[str] = field(default_factory=set)
     memory: Memory | None = None
     caches: dict[Path, Cache | None] = field(default_factory=dict)
     made: dict[str, list[Any]] = field(default_factory=dict)
-    _folders: dict[str, Place] = field(default_factory=dict)
+    _models: dict[str, Place] = field(default_factory=dict)
+    # Folders of which only we write the ones called after models, by their path and "/".
+    _outputs: dict[str, dict[str, Place]] = field(default_factory=dict)
 
     def add(self, pipeline: Pipeline) -> None:
         """Make a job of every model of ``pipeline``."""
@@ -127,9 +129,9 @@ class Session:
                 {"@build": layout.build, "@dist": layout.dist, "@model": str(model.path)}
             )
             self.jobs[model.name] = Job(pipeline, model, place, layout, names)
-            for folder in (str(model.path), layout.build, layout.dist):
-                self._folders[folder + os.sep] = place
-            self.outputs += (layout.build + os.sep, layout.dist + os.sep)
+            self._models[str(model.path)] = place
+            for top in (pipeline.build_dir, pipeline.dist_dir):
+                self._outputs.setdefault(f"{top}{os.sep}", {})[model.name] = place
 
     def job_of(self, task: str) -> Job | None:
         """The job that a task belongs to; ``None`` for groups and a user's own tasks."""
@@ -193,11 +195,25 @@ class Session:
         except MnnqnnError:
             return None
 
+    def is_output(self, path: str) -> bool:
+        """Whether ``path`` is in a folder that only we write to."""
+        return self._writer(path) is not None
+
+    def _writer(self, path: str) -> Place | None:
+        for top, models in self._outputs.items():
+            if path.startswith(top):
+                place = models.get(path[len(top) :].partition(os.sep)[0])
+                if place is not None:
+                    return place
+        return None
+
     def _digests(self, path: str) -> DigestCache:
-        for folder, place in self._folders.items():
-            if path.startswith(folder):
-                return place.digests
-        return next(iter(self.places.values())).digests
+        place = self._writer(path)
+        folder = os.path.dirname(path)
+        while place is None and folder != os.path.dirname(folder):
+            place = self._models.get(folder)
+            folder = os.path.dirname(folder)
+        return (place or next(iter(self.places.values()))).digests
 
 
 def _warn(line: str) -> None:

@@ -12,7 +12,6 @@ The rules, which README.md tells to users:
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,9 @@ from mnnqnn_tasks.spec.schemas import schema
 from mnnqnn_tasks.spec.yamlfile import Document
 
 _CHUNK_SIZES = (128,)
+
+#: What makes a path a pattern.
+_MAGIC = re.compile(r"[*?[]")
 
 #: A folder that holds one of these is a model's, be it a broken one.
 _MARKS = ("llm_config.json", "llm.mnn")
@@ -76,7 +78,7 @@ def _entries(
     document: Document, index: int, values: dict[str, Any], base: Path, outputs: Sequence[Path]
 ) -> Iterator[_Entry]:
     text = values["path"]
-    if not glob.has_magic(text) or os.path.exists(base / text):
+    if not _MAGIC.search(text) or os.path.exists(base / text):
         spelled = os.path.abspath(base / text)
         if os.path.basename(text.rstrip("/")) in (".", "..", ""):
             spelled = os.path.realpath(spelled)  # ".." means another folder behind a link
@@ -104,6 +106,8 @@ def _entries(
 
 def _matches(text: str, base: Path) -> list[str]:
     """What a pattern matches; nothing if it is no regular one, such as ``[]``."""
+    import glob
+
     try:
         return glob.glob(text, root_dir=base, recursive=True)
     except re.error:

@@ -18,7 +18,6 @@ from mnnqnn_tasks.peak import Meter
 from mnnqnn_tasks.tasks import cached, garbage, session
 from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.session import Job
-from mnnqnn_tasks.toolchain.memory import needed
 
 #: Set this variable to see Python's traceback of an unexpected error.
 DEBUG_VAR = "MNNQNN_DEBUG"
@@ -52,6 +51,8 @@ def run_stage(
         * ``cache``: ``outcome`` ``hit`` (the result was restored), ``miss`` or ``off``
           (nobody looked), and the action's ``key`` or ``None``.
     """
+    from mnnqnn_tasks.toolchain.memory import needed
+
     garbage.usually()
     here = session.current()
     job = here.job_of(task_name)

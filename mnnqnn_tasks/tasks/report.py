@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
+
+import doit
 
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import canonical_json, write_bytes
@@ -89,8 +91,8 @@ def _lines(
 def _versions() -> dict[str, str | None]:
     return {
         "mnnqnn": _version("mnnqnn"),
-        "doit": _version("doit"),
-        "python": platform.python_version(),
+        "doit": ".".join(map(str, doit.__version__)),
+        "python": ".".join(map(str, sys.version_info[:3])),
         "MNN wheel": _known(keys.mnn_version),
         "QNN library": _known(keys.qnn_identity),
     }

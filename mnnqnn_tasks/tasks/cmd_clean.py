@@ -9,7 +9,7 @@ import doit
 from doit.cmd_clean import Clean as DoitClean
 from doit.exceptions import InvalidCommand
 
-from mnnqnn_tasks.tasks import leftovers, names, session
+from mnnqnn_tasks.tasks import actions, leftovers, names, report, session
 
 _OLD = {
     "name": "old",
@@ -52,6 +52,8 @@ class Clean(DoitClean):  # type: ignore[misc]
                 super()._execute(dryrun, cleandep, cleanall, cleanforget, chosen)
         if old or cleanall or not typed or "export_qnn" in typed:
             leftovers.remove(dryrun)
+            if not old:
+                actions.remove([report.path(place) for place in here.places.values()], dryrun)
         if not here.removed and not here.problems:
             self.outstream.write("nothing to remove\n")
         for problem in here.problems.values():

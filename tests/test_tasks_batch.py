@@ -184,3 +184,17 @@ def test_every_build_folder_has_a_report_of_its_own(tmp_path: Path) -> None:
     found = json.loads((other / "build/report.json").read_text("utf-8"))
     assert [e["model"] for e in found["exports"]] == ["n"]
     assert found["outcome"] == "failed"
+
+
+def test_what_comes_from_the_cache_is_told(tmp_path: Path) -> None:
+    env = {"MNNQNN_CACHE": "on", "MNNQNN_CACHE_DIR": str(tmp_path / "cache")}
+    first, second = Project.create(tmp_path / "1"), Project.create(tmp_path / "2", targets=TWO)
+    assert first.doit("export_qnn", env=env).code == 0
+    asked = report(first)["tasks"]["link:m:a:graph0"]["cache"]
+    assert asked["outcome"] == "miss" and asked["key"]
+    result = second.doit("export_qnn", env=env)
+    assert result.code == 0, result.text
+    assert "  from the cache" in result.text and " restored, " in result.text
+    assert told(second) == {("m", "a"): "restored", ("m", "b"): "built"}
+    hits = [t for t in report(second)["tasks"].values() if t["outcome"] == "restored"]
+    assert hits and all(t["cache"]["outcome"] == "hit" and t["cache"]["key"] for t in hits)

@@ -209,11 +209,14 @@ class Session:
 
     def _digests(self, path: str) -> DigestCache:
         place = self._writer(path)
+        if place is not None:
+            return place.digests
         folder = os.path.dirname(path)
-        while place is None and folder != os.path.dirname(folder):
-            place = self._models.get(folder)
+        while folder != os.path.dirname(folder):
+            if folder in self._models:
+                return self._models[folder].models
             folder = os.path.dirname(folder)
-        return (place or next(iter(self.places.values()))).digests
+        return next(iter(self.places.values())).models
 
 
 def _warn(line: str) -> None:

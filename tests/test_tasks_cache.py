@@ -169,6 +169,19 @@ def test_an_edited_bundle_is_restored(shared: Shared) -> None:
     assert shared.doit(project, "export_qnn").ran == set()
 
 
+def test_a_restored_bundle_is_cleaned_and_forgotten(shared: Shared) -> None:
+    shared.exported("one", targets=TWO)
+    project = shared.exported("two", targets=TWO)
+    assert "bundle:m:a" in shared.doit(project, "list", "--all").text
+    assert shared.doit(project, "clean").code == 0
+    assert project.tree() == {}
+    assert shared.doit(project, "export_qnn").ran == {"bundle:m:a", "bundle:m:b"}
+    assert shared.doit(project, "forget", "export_qnn:m:a").code == 0
+    assert shared.doit(project, "export_qnn").ran == {"bundle:m:a"}
+    assert shared.doit(project, "clean", "bundle:m:b").code == 0
+    assert {name.split("/")[1] for name in project.tree()} == {"a"}
+
+
 def test_damage_costs_the_work_and_nothing_else(shared: Shared) -> None:
     first = shared.exported("one")
     dice = random.Random(3)

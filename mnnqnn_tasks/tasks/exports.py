@@ -153,6 +153,16 @@ def short_cuts(
     return ready
 
 
+def there(job: Job) -> dict[str, Task]:
+    """Tasks of the bundles that came from the cache as a whole, for commands that neither
+    run tasks nor tell what would run: whether they are still right is not asked."""
+    return {
+        target.name: _task(Bundle(job, target, "", None), None, {})
+        for target in job.model.targets
+        if is_whole(job, target)
+    }
+
+
 def is_whole(job: Job, target: Target) -> bool:
     """Whether the bundle came from the cache as a whole when it was made last."""
     return bool(_record_of(job, target).get(_WHOLE))

@@ -147,6 +147,8 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
     wanted = {n: _only_bundles(j, typed) if short else [] for n, j in here.jobs.items()}
     pairs = [(here.jobs[name], targets) for name, targets in wanted.items()]
     ready = exports.short_cuts(pairs, restore=executes)
+    if not short:
+        ready = {name: exports.there(job) for name, job in here.jobs.items()}
     static = {
         name: list(chains.static_tasks(job))
         for name, job in here.jobs.items()

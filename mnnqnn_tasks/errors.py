@@ -122,6 +122,10 @@ class CacheError(MnnqnnError):
     """A setting of the cache is wrong, or a cache command cannot do its work."""
 
 
+class ClusterError(MnnqnnError):
+    """A Dask cluster cannot be reached, or its workers cannot do the work."""
+
+
 class BundleError(MnnqnnError):
     """A bundle cannot be put together."""
 

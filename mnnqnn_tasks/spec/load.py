@@ -57,6 +57,13 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
             raise document.error(
                 ("runtime", key), "the export sets this key", "remove it", at_key=True
             )
+    if "scheduler" in raw and raw.get("executor") != "dask":
+        raise document.error(
+            ("scheduler",),
+            "only Dask has a scheduler",
+            "write executor: dask, or remove it",
+            at_key=True,
+        )
     build_dir = _resolve(file.parent, raw.get("build_dir", "build"))
     dist_dir = _resolve(file.parent, raw.get("dist_dir", "dist"))
     pipeline = Pipeline(
@@ -67,6 +74,8 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         build_dir=build_dir,
         dist_dir=dist_dir,
         max_memory=_bytes(raw["max_memory"]) if "max_memory" in raw else None,
+        executor=raw.get("executor", "local"),
+        scheduler=raw.get("scheduler"),
         cache=_cache(file.parent, raw.get("cache", {})),
         warnings=tuple(warnings),
         toolchain=make_toolchain(document, file.parent),

@@ -111,6 +111,8 @@ class Pipeline:
         runtime: JSON values for ``config_qnn.json``; do not change it.
         build_dir, dist_dir: absolute, links resolved; need not exist.
         max_memory: bytes that the tasks of a run may use together, ``None`` if not said.
+        executor: where the costly stages are done: ``local`` or ``dask``.
+        scheduler: address of the Dask scheduler; ``None`` for one that the run starts.
         cache: the mapping ``cache``, its ``dir`` absolute; do not change it.
         warnings: messages to print once.
         toolchain: who runs which stage.
@@ -123,6 +125,8 @@ class Pipeline:
     build_dir: Path
     dist_dir: Path
     max_memory: int | None = None
+    executor: str = "local"
+    scheduler: str | None = None
     cache: dict[str, Any] = field(default_factory=dict, hash=False)
     warnings: tuple[str, ...] = ()
     toolchain: Toolchain = Toolchain()

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doit.exceptions import TaskError, TaskFailed
 
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import disk_errors, sha256_file
-from mnnqnn_tasks.peak import Meter
 from mnnqnn_tasks.tasks import cached, garbage, session
 from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.session import Job
 
+if TYPE_CHECKING:
+    from mnnqnn_tasks.toolchain.work import Work
+
 #: Set this variable to see Python's traceback of an unexpected error.
 DEBUG_VAR = "MNNQNN_DEBUG"
-
-#: Where the function of a stage is; ``external.link`` is the external toolchain's ``link``.
-_TOOLCHAINS = {
-    "": "mnnqnn_tasks.toolchain.native",
-    "external": "mnnqnn_tasks.toolchain.external.stages",
-}
 
 
 def run_stage(
@@ -51,29 +46,26 @@ def run_stage(
         * ``cache``: ``outcome`` ``hit`` (the result was restored), ``miss`` or ``off``
           (nobody looked), and the action's ``key`` or ``None``.
     """
-    from mnnqnn_tasks.toolchain.memory import needed
-
     garbage.usually()
     here = session.current()
     job = here.job_of(task_name)
-    assert job is not None
+    executor = here.executor
+    assert job is not None and executor is not None
     try:
         if recall:
             arguments = {**arguments, "recorded": _recorded(job, recall)}
         cache = here.cache_of(job)
-        begin, meter = time.monotonic(), Meter()
+        begin = time.monotonic()
+        done: Work | None = None
 
         def work() -> cached.Outcome:
-            nonlocal begin
-            with here.admitted(task_name, needed(stage, arguments)):
-                begin = time.monotonic()
-                with meter:
-                    outcome: cached.Outcome = _function(stage)(**arguments)
-                return outcome
+            nonlocal done
+            done = executor.perform(task_name, job, stage, arguments)
+            return done.made, done.values
 
         (made, values), how = cached.through(cache, job, action, work)
         record = _record(made, values.pop("digests", {}), job, values.get("blobs", {}))
-        seconds = round(time.monotonic() - begin, 3)
+        seconds = round(time.monotonic() - begin, 3) if done is None else done.seconds
         if cache is not None and action is not None and how["outcome"] == "miss":
             cached.keep(cache, job, action, how["key"], record, values, seconds)
         elif cache is not None and stage == "bundle":
@@ -82,7 +74,7 @@ def run_stage(
             exports.keep(cache, job, arguments, record, seconds)
         return {
             "made": {job.path_names.shorten(path): was for path, was in record.items()},
-            "used": {"seconds": seconds, "peak": meter.peak},
+            "used": {"seconds": seconds, "peak": 0 if done is None else done.peak},
             "cache": how,
             **values,
         }
@@ -94,11 +86,6 @@ def run_stage(
         )
     except Exception as error:
         return TaskError(internal_error(error))
-
-
-def _function(stage: str) -> Any:
-    chain, _, name = stage.rpartition(".")
-    return getattr(importlib.import_module(_TOOLCHAINS[chain]), name)
 
 
 def _recorded(job: Job, tasks: Iterable[str]) -> dict[str, Any]:

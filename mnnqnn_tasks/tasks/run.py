@@ -13,6 +13,7 @@ from typing import Any
 from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError, StaleInputError
+from mnnqnn_tasks.tasks import executor as executors
 from mnnqnn_tasks.tasks import names, session, signals
 from mnnqnn_tasks.tasks.checks import model_unchanged
 from mnnqnn_tasks.tasks.lock import sweep
@@ -32,6 +33,7 @@ def begin(command: Any) -> bool:
 
     Raises:
         InvalidCommand: when no task could ever run.
+        ToolMissing: when a pipeline wants Dask, and it is not installed.
         BusyError: when another run uses a build folder.
         DiskError: when a build folder cannot be written.
     """
@@ -45,6 +47,8 @@ def begin(command: Any) -> bool:
     if command is not None and command.get_name() in _READ_ONLY:
         return executes
     here = session.current()
+    if executes:
+        executors.require(here.jobs.values())
     for place in here.places.values():
         if place.lock.acquire():
             _sweep(place)
@@ -53,6 +57,10 @@ def begin(command: Any) -> bool:
         here.running = True
         here.share_memory()
         here.open_caches()
+        cores = len(os.sched_getaffinity(0))
+        here.executor = executors.Executor(
+            here.jobs.values(), cores if processes is None else processes
+        )
         signals.install(_prepare, _prepare_worker)
     return executes
 
@@ -63,9 +71,9 @@ def _prepare() -> None:
         return
     from mnnqnn_tasks.qnn import client
 
-    pid = client.prestart()
-    if pid is not None:
-        signals.helpers.add(pid)
+    work = session.current().executor
+    started = client.prestart(), work.start() if work else None
+    signals.helpers.update(pid for pid in started if pid is not None)
 
 
 def _prepare_worker() -> None:
@@ -95,12 +103,16 @@ def finish(*, clean: bool, only: int | None = None) -> None:
             from mnnqnn_tasks.qnn import client
 
             client.end_prestarted()
+        work = session.current().executor
+        if work is not None:
+            work.end()
         held = [place for place in session.current().places.values() if place.lock.held]
         gone = clean or not held or signals.workers_gone()
         for place in held:
-            if not clean:
+            if not clean or (work is not None and work.used):
                 _sweep(place)
-            place.lock.release(clean=gone)
+            # Other machines may need a moment to notice that nobody wants their results.
+            place.lock.release(clean=gone and (clean or work is None or not work.elsewhere))
 
 
 def interrupted() -> bool:

@@ -24,6 +24,7 @@ from mnnqnn_tasks.tasks.lock import FolderLock
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.spec.pipeline import Model, Pipeline
+    from mnnqnn_tasks.tasks.executor import Executor
 
 #: Folder in a build folder for what this room keeps there.
 STATE_DIR = ".mnnqnn"
@@ -97,6 +98,7 @@ class Session:
         seen: files that the task asked about last made, and that are as they were then.
         memory: what the tasks of this run share; ``None`` without a run.
         caches: by pipeline file; none without a run.
+        executor: does the work of tasks; ``None`` without a run.
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
     """
 
@@ -113,6 +115,7 @@ class Session:
     seen: set[str] = field(default_factory=set)
     memory: Memory | None = None
     caches: dict[Path, Cache | None] = field(default_factory=dict)
+    executor: Executor | None = None
     made: dict[str, list[Any]] = field(default_factory=dict)
     _models: dict[str, Place] = field(default_factory=dict)
     # Folders of which only we write the ones called after models, by their path and "/".

@@ -1,0 +1,53 @@
+"""What a Dask worker is asked to run."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from mnnqnn_tasks.cluster.helper import Helper
+from mnnqnn_tasks.cluster.request import Answer, Differs, Request
+
+#: Helpers that wait for work; a Dask worker with several threads has as many.
+_idle: list[Helper] = []
+_lock = threading.Lock()
+
+
+def run_remote(request: Request) -> tuple[Answer | None, str]:
+    """Do a stage, in a process that ends when nobody wants the result any more.
+
+    Returns:
+        the answer, and the address of this Dask worker.
+    """
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+    helper = _take()
+    said = helper.ask(request, lambda: _wanted(worker, key))
+    if isinstance(said, Differs):
+        helper.end()  # the next one reads the code anew: it may be brought up to date
+    elif helper.usable:
+        with _lock:
+            _idle.append(helper)
+    return said, worker.address
+
+
+def _take() -> Helper:
+    with _lock:
+        while _idle:
+            helper = _idle.pop()
+            if helper.usable:
+                return helper
+            helper.end()
+    return Helper()
+
+
+def _wanted(worker: Any, key: object) -> bool:
+    """Whether the scheduler still wants what the task ``key`` computes."""
+    task = worker.state.tasks.get(key)
+    return task is not None and task.state == "executing" and worker.status.name in _ALIVE
+
+
+#: States of a worker (``distributed.core.Status``) in which its results can still be had.
+_ALIVE = ("init", "running", "paused", "closing_gracefully")

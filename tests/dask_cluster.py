@@ -1,0 +1,128 @@
+"""A real Dask scheduler and real Dask workers, each a program of its own, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tasks_project import REPO
+
+#: Stops a helper just before a file appears whose path has a given part, the first that
+#: comes there in any helper that shares the note.
+_STUCK = """
+import os, sys, time
+
+if "mnnqnn_tasks.cluster.helper" in sys.orig_argv:
+    _replace = os.replace
+
+    def _stuck(source, target):
+        if os.environ["STUCK_AT"] in str(target):
+            try:
+                note = os.open(os.environ["STUCK_NOTE"], os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            except FileExistsError:
+                pass
+            else:
+                os.write(note, b"%d\\n" % os.getpid())
+                time.sleep(600)
+        _replace(source, target)
+
+    os.replace = _stuck
+"""
+
+
+def sticking(folder: Path, part: str) -> dict[str, str]:
+    """Environment in which a helper stops at ``part``; see `stuck_at`."""
+    (folder / "hook").mkdir(parents=True)
+    (folder / "hook" / "sitecustomize.py").write_text(_STUCK, "utf-8")
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder / "hook"), str(REPO)]),
+        "STUCK_AT": part,
+        "STUCK_NOTE": str(folder / "note"),
+    }
+
+
+def stuck_at(folder: Path, run: subprocess.Popen[str]) -> int:
+    """Wait until a helper has stopped; its process id."""
+    note = folder / "note"
+    wait_until(lambda: note.exists() and note.read_text().endswith("\n"), run)
+    return int(note.read_text())
+
+
+def wait_until(true: Callable[[], bool], run: subprocess.Popen[str]) -> None:
+    while not true():
+        assert run.poll() is None, run.stdout and run.stdout.read()
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def become_gone(pids: set[int]) -> bool:
+    deadline = time.monotonic() + 60
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+@contextlib.contextmanager
+def program(*args: str, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "dask", *args],
+        env={**os.environ, "PYTHONPATH": str(REPO), **env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Cluster:
+    """A scheduler; workers are added and leave."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder
+        self.address = address
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, folder: Path) -> Iterator[Cluster]:
+        note = folder / "scheduler.json"
+        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+        with program("scheduler", *options, "--scheduler-file", str(note), env={}) as process:
+            wait_until(note.exists, process)
+            yield cls(folder, json.loads(note.read_text())["address"])
+
+    @contextlib.contextmanager
+    def workers(self, *environments: dict[str, str]) -> Iterator[list[subprocess.Popen[str]]]:
+        """Workers of one thread, one per environment; all are there when the block begins."""
+        from distributed import Client
+
+        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
+        options += ["--local-directory", str(self.folder), "--memory-limit", "0"]
+        with contextlib.ExitStack() as stack:
+            started = [
+                stack.enter_context(program("worker", self.address, *options, env=env))
+                for env in environments
+            ]
+            with Client(self.address, set_as_default=False) as client:
+                client.wait_for_workers(len(started), timeout=120)
+            yield started
+            for process in started:
+                process.kill()
+            with Client(self.address, set_as_default=False) as client:
+                while client.nthreads():
+                    time.sleep(0.01)

@@ -103,7 +103,7 @@ class Cluster:
         note = folder / "scheduler.json"
         options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
         with program("scheduler", *options, "--scheduler-file", str(note), env={}) as process:
-            wait_until(note.exists, process)
+            wait_until(lambda: note.exists() and note.read_text().endswith("}"), process)
             yield cls(folder, json.loads(note.read_text())["address"])
 
     @contextlib.contextmanager

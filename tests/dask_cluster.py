@@ -119,7 +119,7 @@ class Cluster:
                 for env in environments
             ]
             with Client(self.address, set_as_default=False) as client:
-                client.wait_for_workers(len(started), timeout=120)
+                client.wait_for_workers(len(started), timeout=600)
             yield started
             for process in started:
                 process.kill()

@@ -160,6 +160,18 @@ def test_a_worker_that_does_not_see_the_files(tmp_path: Path, cluster: Cluster) 
     assert "does not see the files" in result.text and "Traceback" not in result.text
 
 
+def test_a_worker_without_mnnqnn(tmp_path: Path, cluster: Cluster) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['mnnqnn_tasks'] = None\n"
+    )
+    with cluster.workers({"PYTHONPATH": str(tmp_path / "hide")}):
+        result = project.doit("export_qnn")
+    assert result.code not in (0, 3), result.text
+    assert "the Dask workers have no mnnqnn" in result.text and "Traceback" not in result.text
+
+
 def test_a_scheduler_that_is_not_there(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))

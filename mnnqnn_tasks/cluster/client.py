@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import sys
 import time
 import uuid
@@ -37,6 +38,11 @@ def prepare() -> None:
     import distributed  # noqa: F401
 
     identity()
+
+
+#: What a worker evaluates.  Named by text, and given bytes: the scheduler needs no mnnqnn to
+#: understand it, and a worker without one can say so.
+_CALL = "__import__('mnnqnn_tasks.cluster.worker').cluster.worker.run_remote(payload)"
 
 
 class RemoteError(Exception):
@@ -80,13 +86,13 @@ class Scheduler:
         from distributed import CancelledError, KilledWorker
         from distributed.comm.core import CommClosedError
 
-        from mnnqnn_tasks.cluster.worker import run_remote
-
         client = self._connected()
         key = f"{request.stage}-{uuid.uuid4().hex}"
-        future = client.submit(run_remote, request, key=key, pure=False)
+        names = {"payload": pickle.dumps(request)}
+        future = client.submit(eval, _CALL, names, key=key, pure=False)
         try:
-            return self._wait(client, future)
+            answer: tuple[Answer, str] = pickle.loads(self._wait(client, future))
+            return answer
         except KilledWorker as error:
             raise NativeCrash(
                 f"every Dask worker that did the stage {request.stage} died",
@@ -111,12 +117,12 @@ class Scheduler:
             with contextlib.suppress(Exception):  # also when a signal ends the wait
                 future.cancel(msg="the run does not need it any more")
 
-    def _wait(self, client: Any, future: Any) -> tuple[Answer, str]:
+    def _wait(self, client: Any, future: Any) -> bytes:
         """Wait for a task, but not for ever without a worker."""
         since = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
-                answer: tuple[Answer, str] = future.result(timeout=_LONELY_SECONDS)
+                answer: bytes = future.result(timeout=_LONELY_SECONDS)
                 return answer
             if client.nthreads():
                 since = time.monotonic()

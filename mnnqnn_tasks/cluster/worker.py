@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from typing import Any
 
 from mnnqnn_tasks.cluster.helper import Helper
-from mnnqnn_tasks.cluster.request import Answer, Differs, Request
+from mnnqnn_tasks.cluster.request import Differs, Request
 
 #: Helpers that wait for work; a Dask worker with several threads has as many.
 _idle: list[Helper] = []
 _lock = threading.Lock()
 
 
-def run_remote(request: Request) -> tuple[Answer | None, str]:
+def run_remote(payload: bytes) -> bytes:
     """Do a stage, in a process that ends when nobody wants the result any more.
 
+    Args:
+        payload: a pickled `Request`.
+
     Returns:
-        the answer, and the address of this Dask worker.
+        pickled, the `Answer` and the address of this Dask worker.
     """
     from distributed import get_worker
 
+    request: Request = pickle.loads(payload)
     worker = get_worker()
     key = worker.get_current_task()
     helper = _take()
@@ -30,7 +35,7 @@ def run_remote(request: Request) -> tuple[Answer | None, str]:
     elif helper.usable:
         with _lock:
             _idle.append(helper)
-    return said, worker.address
+    return pickle.dumps((said, worker.address))
 
 
 def _take() -> Helper:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +69,7 @@ class Executor:
         self._local: LocalScheduler | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._probes: dict[Path, Path] = {}
-        self._token = uuid.uuid4().hex
+        self._token = os.urandom(16).hex()
         self._trouble: MnnqnnError | None = None
         self.used = False
 

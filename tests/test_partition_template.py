@@ -31,7 +31,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def structure(folder: Path, to: Path) -> Path:
-    native.index(str(folder), str(to / "model.json"), str(to / "structure.json"))
+    paths = [str(to / name) for name in ("model.json", "structure.json", "spans.json")]
+    native.index(str(folder), *paths, code="test")
     return to / "structure.json"
 
 

@@ -176,10 +176,12 @@ class LocalStore:
             Missing: the store does not have it.
             Damaged: what it has is of another size, or no file.
         """
-        if not self.holds(file.sha256, file.size):
-            if os.path.lexists(self.object_path(file.sha256)):
-                raise Damaged("it has another size")
-            raise Missing(file.sha256)
+        try:  # one look: it may come and go
+            info = os.lstat(self.object_path(file.sha256))
+        except OSError:
+            raise Missing(file.sha256) from None
+        if not stat.S_ISREG(info.st_mode) or info.st_size != file.size:
+            raise Damaged("it has another size")
 
     def fetch(self, file: File, target: Path, *, link: bool) -> None:
         """Make ``target``, which must not exist, a file with the content that ``file`` says.

@@ -11,7 +11,14 @@ from typing import Any
 from mnnqnn_tasks.errors import PipelineError
 from mnnqnn_tasks.spec import yamlfile
 from mnnqnn_tasks.spec.check import Path as KeyPath
-from mnnqnn_tasks.spec.check import did_you_mean, violations
+from mnnqnn_tasks.spec.check import describe, did_you_mean, violations
+from mnnqnn_tasks.spec.genie import (
+    GenieModel,
+    GeniePipeline,
+    check_genie_folders,
+    read_compile,
+    read_genie_models,
+)
 from mnnqnn_tasks.spec.models import read_models
 from mnnqnn_tasks.spec.pipeline import Model, Pipeline, Target
 from mnnqnn_tasks.spec.schemas import schema
@@ -33,8 +40,35 @@ _UNITS = {"MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30}
 _MADE_BY_EXPORT = ("llm_model", "llm_weight", "chunk_limits", "base_dir", "npu_model_dir")
 
 
+#: Schema and reader by ``kind``.
+_MNN, _GENIE = "mnn", "genie"
+_SCHEMAS = {_MNN: "pipeline", _GENIE: "genie_pipeline"}
+
+
+def load_any(path: str | os.PathLike[str]) -> Pipeline | GeniePipeline:
+    """Read, check and resolve the pipeline at ``path``, of whatever kind.
+
+    Raises:
+        PipelineError: see `load_pipeline`.
+    """
+    document = yamlfile.read(Path(path))
+    said = document.value.get("kind", _MNN) if isinstance(document.value, dict) else _MNN
+    if not isinstance(said, str) or said not in _SCHEMAS:
+        raise document.error(
+            ("kind",),
+            f"there is no kind {describe(said)} of pipelines",
+            did_you_mean(str(said), _SCHEMAS, "kinds"),
+        )
+    for wrong in violations(document.value, schema(_SCHEMAS[said])):
+        raise document.error(
+            wrong.path, wrong.what, wrong.todo, why=wrong.about, at_key=wrong.at_key
+        )
+    file = Path(os.path.realpath(path))
+    return _genie(document, file) if said == _GENIE else _mnn(document, file)
+
+
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
-    """Read, check and resolve the pipeline at ``path``.
+    """Read, check and resolve the pipeline at ``path``, which is one of MNN models.
 
     Relative paths in it count from the folder that the YAML file really lies in, also
     when it is reached through a link.
@@ -43,14 +77,36 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
         PipelineError: when the file is unreadable, breaks ``pipeline.schema.json`` or
             contradicts itself; with file, line, column and key.
     """
-    document = yamlfile.read(Path(path))
-    for wrong in violations(document.value, schema("pipeline")):
-        raise document.error(
-            wrong.path, wrong.what, wrong.todo, why=wrong.about, at_key=wrong.at_key
+    found = load_any(path)
+    if isinstance(found, GeniePipeline):
+        raise PipelineError(
+            "this is a pipeline of Genie models", where=str(path), todo="name one of MNN models"
         )
+    return found
+
+
+def _genie(document: Document, file: Path) -> GeniePipeline:
+    raw, warnings = document.value, list[str]()
+    targets = _targets(document, warnings)
+    made = read_compile(document, file.parent)
+    pipeline = GeniePipeline(
+        file=file,
+        models=read_genie_models(document, file.parent, targets, made.native),
+        targets=targets,
+        compile=made,
+        genie=tuple(raw.get("genie", ())),
+        build_dir=_resolve(file.parent, raw.get("build_dir", "build")),
+        dist_dir=_resolve(file.parent, raw.get("dist_dir", "dist")),
+        max_memory=_bytes(raw["max_memory"]) if "max_memory" in raw else None,
+        warnings=tuple(warnings),
+    )
+    check_genie_folders(pipeline, document)
+    return pipeline
+
+
+def _mnn(document: Document, file: Path) -> Pipeline:
     raw = document.value
     warnings: list[str] = []
-    file = Path(os.path.realpath(path))
     targets = _targets(document, warnings)
     for key in _MADE_BY_EXPORT:
         if key in raw.get("runtime", {}):
@@ -84,7 +140,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     return pipeline
 
 
-def check_together(pipelines: Sequence[Pipeline]) -> None:
+def check_together(pipelines: Sequence[Pipeline | GeniePipeline]) -> None:
     """Refuse pipelines that cannot be loaded side by side.
 
     Tasks are called after models, so a model name may stand in one pipeline only.
@@ -92,7 +148,7 @@ def check_together(pipelines: Sequence[Pipeline]) -> None:
     Raises:
         PipelineError: naming both places.
     """
-    seen: dict[str, Model] = {}
+    seen: dict[str, Model | GenieModel] = {}
     for pipeline in pipelines:
         for model in pipeline.models:
             other = seen.setdefault(model.name.casefold(), model)

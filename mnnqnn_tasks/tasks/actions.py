@@ -15,7 +15,7 @@ from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import disk_errors, sha256_file
 from mnnqnn_tasks.tasks import cached, garbage, session
 from mnnqnn_tasks.tasks.cached import Action
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.toolchain.work import Work
@@ -68,7 +68,7 @@ def run_stage(
         seconds = round(time.monotonic() - begin, 3) if done is None else done.seconds
         if cache is not None and action is not None and how["outcome"] == "miss":
             cached.keep(cache, job, action, how["key"], record, values, seconds)
-        elif cache is not None and stage == "bundle":
+        elif cache is not None and isinstance(job, Job) and stage == "bundle":
             from mnnqnn_tasks.tasks import exports
 
             exports.keep(cache, job, arguments, record, seconds)
@@ -88,7 +88,7 @@ def run_stage(
         return TaskError(internal_error(error))
 
 
-def _recorded(job: Job, tasks: Iterable[str]) -> dict[str, Any]:
+def _recorded(job: Job | GenieJob, tasks: Iterable[str]) -> dict[str, Any]:
     """What the journal has of the files that ``tasks`` made, by path."""
     found: dict[str, Any] = {}
     for task in tasks:
@@ -101,7 +101,7 @@ def _recorded(job: Job, tasks: Iterable[str]) -> dict[str, Any]:
 
 
 def _record(
-    made: Iterable[str], digests: Mapping[str, str], job: Job, blobs: Iterable[str]
+    made: Iterable[str], digests: Mapping[str, str], job: Job | GenieJob, blobs: Iterable[str]
 ) -> dict[str, list[Any]]:
     """Size, time and digest of the files that a task made, by path.
 

@@ -17,7 +17,7 @@ from mnnqnn_tasks.cache.entry import Entry
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.cache.store import Cache
 from mnnqnn_tasks.files import disk_errors, link_or_copy, sha256_file
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 from mnnqnn_tasks.toolchain import native
 
 #: Where the blobs of a graph are in its entry; names of raw files that are links to them.
@@ -59,7 +59,7 @@ class Action:
         return action_key(self.stage, {"key": dict(self.key), "reads": inputs})
 
 
-def take(cache: Cache, job: Job, action: Action, key: str) -> Outcome | None:
+def take(cache: Cache, job: Job | GenieJob, action: Action, key: str) -> Outcome | None:
     """The result of an action from the cache, put in place; ``None`` if it must be done.
 
     Raises:
@@ -89,7 +89,7 @@ def take(cache: Cache, job: Job, action: Action, key: str) -> Outcome | None:
     return made, values
 
 
-def _link(job: Job, base: str, entry: Entry) -> list[str]:
+def _link(job: Job | GenieJob, base: str, entry: Entry) -> list[str]:
     """Make the raw files of a graph links to its blobs again."""
     links = entry.values.get(_LINKS, {})
     if links:
@@ -107,7 +107,7 @@ def _link(job: Job, base: str, entry: Entry) -> list[str]:
 
 def keep(
     cache: Cache,
-    job: Job,
+    job: Job | GenieJob,
     action: Action,
     key: str,
     record: Record,
@@ -135,7 +135,7 @@ def keep(
 
 def through(
     cache: Cache | None,
-    job: Job,
+    job: Job | GenieJob,
     action: Action | None,
     work: Callable[[], Outcome],
 ) -> tuple[Outcome, dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.fresh import Check, difference
 from mnnqnn_tasks.tasks.layout import files_under
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 
 def model_unchanged(job: Job, files: list[str]) -> Check:
@@ -50,7 +50,7 @@ def blobs_present(job: Job) -> Check:
     return check
 
 
-def nothing_extra(job: Job, folder: str) -> Check:
+def nothing_extra(job: Job | GenieJob, folder: str) -> Check:
     """The bundle holds exactly the files that were put there."""
 
     def check(values: Mapping[str, Any]) -> str | None:

@@ -35,7 +35,7 @@ class Clean(DoitClean):  # type: ignore[misc]
         pos_args: list[str] | None = None,
     ) -> int:
         here = session.current()
-        if not here.jobs:
+        if not here.every_job():
             super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
             return 0
         if old and doit.get_var("pipeline") is not None:
@@ -50,7 +50,7 @@ class Clean(DoitClean):  # type: ignore[misc]
             chosen = list(dict.fromkeys(name for name in wanted if name in tasks))
             if chosen or not typed:
                 super()._execute(dryrun, cleandep, cleanall, cleanforget, chosen)
-        if old or cleanall or not typed or "export_qnn" in typed:
+        if old or cleanall or not typed or not {*session.EXPORTS}.isdisjoint(typed):
             leftovers.remove(dryrun)
             if not old:
                 actions.remove([report.path(place) for place in here.places.values()], dryrun)

@@ -76,7 +76,7 @@ class Doctor(Command):  # type: ignore[misc]
 
 
 def _pipelines(named: list[str]) -> Iterator[Pipeline | Finding]:
-    from mnnqnn_tasks.spec.load import load_pipeline
+    from mnnqnn_tasks.spec.load import load_any
 
     for name in named:
         if name.startswith("-"):
@@ -85,7 +85,9 @@ def _pipelines(named: list[str]) -> Iterator[Pipeline | Finding]:
     files = [Path(n) for n in named] or sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     for path in files:
         try:
-            yield load_pipeline(path)
+            found = load_any(path)
+            if isinstance(found, Pipeline):
+                yield found
         except MnnqnnError as error:
             first, *rest = str(error).splitlines()
             yield Finding("pipelines", MISSING, first, " ".join(rest).strip() or None)

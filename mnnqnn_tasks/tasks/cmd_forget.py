@@ -16,7 +16,7 @@ class Forget(DoitForget):  # type: ignore[misc]
         self, forget_sub: bool, forget_disable_default: bool, forget_all: bool
     ) -> int | None:
         no_names = self.sel_default_tasks and forget_disable_default
-        if forget_all or no_names or not session.current().jobs:
+        if forget_all or no_names or not session.current().every_job():
             super()._execute(forget_sub, forget_disable_default, forget_all)
             return 0
         tasks = TaskControl(self.task_list).tasks  # which finds out who makes whose inputs

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mnnqnn_tasks.errors import MnnqnnError, ToolMissing
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, write_bytes
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.session import Job, Place
+from mnnqnn_tasks.tasks.session import GenieJob, Job, Place
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.cluster.client import Scheduler
@@ -117,7 +117,9 @@ class Executor:
         self._local = LocalScheduler(self._processes, Path(self._folder.name))
         return self._local.pid
 
-    def perform(self, task: str, job: Job, stage: str, arguments: Mapping[str, Any]) -> Work:
+    def perform(
+        self, task: str, job: Job | GenieJob, stage: str, arguments: Mapping[str, Any]
+    ) -> Work:
         """Do a stage of ``task``, here or there.
 
         Raises:
@@ -126,7 +128,8 @@ class Executor:
         from mnnqnn_tasks.toolchain.memory import needed
         from mnnqnn_tasks.toolchain.work import perform
 
-        if job.pipeline.executor != DASK or stage not in REMOTE:
+        # The stages of Genie's pipelines are all local.
+        if isinstance(job, GenieJob) or job.pipeline.executor != DASK or stage not in REMOTE:
             with session.current().admitted(task, needed(stage, arguments)):
                 return perform(stage, arguments)
         self.start()  # it was, unless this process does everything itself

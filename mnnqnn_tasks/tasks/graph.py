@@ -18,7 +18,7 @@ from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.fresh import Check, Fresh
 from mnnqnn_tasks.tasks.keys import code_version, mnn_version, qnn_identity, stage_key
 from mnnqnn_tasks.tasks.plan import Plan
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 #: The entry of a key that says which SDK linked.
 SDK = "QAIRT SDK"
@@ -39,7 +39,7 @@ def group(name: str, members: Iterable[str], doc: str, part_of: str | None = Non
 
 
 def stage_task(
-    job: Job,
+    job: Job | GenieJob,
     name: str,
     stage: str,
     arguments: Mapping[str, Any],

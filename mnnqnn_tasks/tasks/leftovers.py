@@ -21,6 +21,9 @@ from mnnqnn_tasks.tasks.journal import PathNames
 from mnnqnn_tasks.tasks.plan import read_plan
 from mnnqnn_tasks.tasks.session import Job, Place
 
+#: The file by which a bundle is known.
+_CONFIGS = ("config_qnn.json", "genie_config.json")
+
 
 @dataclass(frozen=True)
 class Leftover:
@@ -64,11 +67,14 @@ def find() -> list[Leftover]:
 
 def _is_gone(place: Place, task: str) -> bool:
     stage, *rest = task.split(":")
-    if stage not in session.STAGES or not rest:
+    if stage not in (*session.STAGES, *session.GENIE_STAGES) or not rest:
         return False
-    job = session.current().jobs.get(rest[0])
+    here = session.current()
+    job = here.job_of(task)
     if job is None or job.place is not place:
         return True
+    if isinstance(job, session.GenieJob):
+        return task not in here.known
     part = rest[1] if len(rest) > 1 else ""
     if stage in session.OF_A_TARGET:
         return part != "" and part not in {target.name for target in job.model.targets}
@@ -77,7 +83,7 @@ def _is_gone(place: Place, task: str) -> bool:
 
 def _names(place: Place, task: str) -> PathNames:
     model = task.split(":")[1]
-    jobs = [job for job in session.current().jobs.values() if job.place is place]
+    jobs = [job for job in session.current().every_job() if job.place is place]
     same = [job for job in jobs if job.name == model]
     if same:
         return same[0].path_names
@@ -95,7 +101,7 @@ def bundles() -> list[str]:
         for left in find()
         if left.task.startswith("bundle:")
         for path, _ in left.files()
-        if os.path.basename(path) == "config_qnn.json" and os.path.exists(path)
+        if os.path.basename(path) in _CONFIGS and os.path.exists(path)
     }
     return sorted(os.path.relpath(folder) for folder in found)
 

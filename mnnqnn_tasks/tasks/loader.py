@@ -16,13 +16,14 @@ from doit.task import DelayedLoader, Task
 
 from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.spec.check import nearest
-from mnnqnn_tasks.spec.load import check_together, load_pipeline
+from mnnqnn_tasks.spec.genie import GeniePipeline
+from mnnqnn_tasks.spec.load import check_together, load_any
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import chains, exports, garbage, graph, names, run, session
 from mnnqnn_tasks.tasks.fresh import ContentChecker
 from mnnqnn_tasks.tasks.plan import read_plan
 from mnnqnn_tasks.tasks.reporter import Reporter
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 #: Where a dodo file keeps its pipelines, and what else may be set on the command line.
 PIPELINES = "pipelines"
@@ -38,12 +39,15 @@ def load() -> dict[str, Any]:
     here = session.reset()
     garbage.rarely()
     try:
-        pipelines = [load_pipeline(path) for path in pipeline_files()]
+        pipelines = [load_any(path) for path in pipeline_files()]
         check_together(pipelines)
         for pipeline in pipelines:
             for warning in pipeline.warnings:
                 sys.stderr.write(f"WARNING: {warning}\n")
-            here.add(pipeline)
+            if isinstance(pipeline, GeniePipeline):
+                here.add_genie(pipeline)
+            else:
+                here.add(pipeline)
     except MnnqnnError as error:
         raise InvalidDodoFile(str(error)) from None
     return {
@@ -52,13 +56,20 @@ def load() -> dict[str, Any]:
             "dep_file": ".doit.jsonl",
             "check_file_uptodate": ContentChecker,
             "reporter": Reporter,
-            "default_tasks": ["export_qnn"],
+            "default_tasks": _defaults(),
             "continue": True,
             "num_process": len(os.sched_getaffinity(0)),
             "minversion": "0.37.0",
         },
         "task_mnnqnn": task_mnnqnn,
     }
+
+
+def _defaults() -> list[str]:
+    """The exports of the kinds of pipelines that are loaded."""
+    here = session.current()
+    found = (here.jobs, here.genies)
+    return [name for name, jobs in zip(session.EXPORTS, found, strict=True) if jobs]
 
 
 def pipeline_files() -> list[Path]:
@@ -143,7 +154,8 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
         typed: the names on the command line.
     """
     here = session.current()
-    by_stage: dict[str, list[str]] = {stage: [] for stage in session.STAGES}
+    by_stage: dict[str, list[str]] = {s: [] for s in (*session.STAGES, *session.GENIE_STAGES)}
+    genies = _genie_tasks()
     wanted = {n: _only_bundles(j, typed) if short else [] for n, j in here.jobs.items()}
     pairs = [(here.jobs[name], targets) for name, targets in wanted.items()]
     ready = exports.short_cuts(pairs, restore=executes)
@@ -154,8 +166,8 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
         for name, job in here.jobs.items()
         if not wanted[name] or len(ready.get(name, ())) < len(wanted[name])
     }
-    here.builds = bool(static)
-    fixed = [task.name for tasks in static.values() for task in tasks]
+    here.builds = bool(static or genies)
+    fixed = [task.name for tasks in (*static.values(), genies) for task in tasks]
     patterns = names.patterns(typed, here.jobs, fixed)
     for name, job in here.jobs.items():
         made, done = static.get(name, []), ready.get(name, {})
@@ -168,8 +180,12 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
             if "*" not in task.name:
                 by_stage[task.name.split(":")[0]].append(task.name)
         yield from made
+    for task in genies:
+        by_stage[task.name.split(":")[0]].append(task.name)
+    yield from genies
     for stage, members in by_stage.items():
-        if stage == "compile" and not members:
+        needed = here.jobs and stage in session.STAGES and stage != "compile"
+        if not (members or needed):
             continue
         yield graph.group(stage, members, _GROUP_DOC[stage])
 
@@ -185,7 +201,23 @@ _GROUP_DOC = {
     "link": "link all binaries",
     "bundle": "all bundles",
     "export_qnn": "export every model for every target",
+    "name": "give the graphs of Genie models their names",
+    "config": "all genie_config.json",
+    "lint": "what Genie will make of all models",
+    "export_genie": "export every Genie model for every target",
 }
+
+
+def _genie_tasks() -> list[Task]:
+    """The tasks of all Genie models."""
+    here = session.current()
+    if not here.genies:
+        return []
+    from mnnqnn_tasks.tasks.geniechain.tasks import tasks
+
+    made = [task for job in here.genies.values() for task in tasks(job)]
+    here.known = {task.name for task in made}
+    return made
 
 
 def _only_bundles(job: Job, typed: list[str]) -> list[Target]:
@@ -196,6 +228,8 @@ def _only_bundles(job: Job, typed: list[str]) -> list[Target]:
     wanted: dict[str, Target] = {}
     for name in typed:
         stage, *rest = name.split(":")
+        if isinstance(session.current().job_of(name), GenieJob) or name == "export_genie":
+            continue  # no model's of this kind
         if stage not in ("export_qnn", "bundle") or "*" in name or len(rest) > 2:
             return []
         model, target = (*rest, "", "")[:2]

@@ -15,7 +15,7 @@ from doit.task import Task
 
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.session import STAGES
+from mnnqnn_tasks.tasks.session import GENIE_STAGES, STAGES
 
 #: Stages whose tasks follow from the cut.
 PLANNED = ("translate", "compile", "link", "bundle")
@@ -133,11 +133,12 @@ def members(name: str, tasks: Mapping[str, Task]) -> list[str]:
         if job is None or name not in tasks or tasks[name].loader is None:
             return [name]
         return [task for task in job.place.journal.records if f"{task}:".startswith(f"{name}:")]
-    if stage != "export_qnn":
+    if stage not in session.EXPORTS:
         return [m for part in tasks[name].task_dep for m in members(part, tasks)]
-    ours = [task for task in tasks if here.job_of(task) and not here.is_group(task)]
+    kind = session.Job if stage == "export_qnn" else session.GenieJob
+    ours = [t for t in tasks if isinstance(here.job_of(t), kind) and not here.is_group(t)]
     if len(parts) > 1:
-        ours = [task for task in ours if task.split(":")[0] in session.OF_A_TARGET]
+        ours = [task for task in ours if here.is_of_target(task)]
     return [
         member
         for task in ours
@@ -164,7 +165,7 @@ def check_names(names: Iterable[str], known: Collection[str], other: Collection[
         if "*" in name:
             if any(fnmatchcase(task, name) for task in known) or other:
                 continue
-        elif other and name.split(":")[0] not in STAGES:
+        elif other and name.split(":")[0] not in (*STAGES, *GENIE_STAGES):
             continue
         real = {task for task in known if "*" not in task}  # no placeholders of patterns
         raise unknown(name, {*real, *other, *_commands()})

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from doit.task import Task
 
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.session import OF_A_TARGET, Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 #: ``restored``: its result came from the cache.  ``not run``: it waits for a failed one, or
 #: the run was interrupted.
@@ -77,24 +77,29 @@ def wanted(tasks: Mapping[str, Task], selected: Iterable[str]) -> list[str]:
 
 def exports(results: Mapping[str, TaskResult]) -> list[Export]:
     """Every model and target that ``results`` hold a bundle of, in the pipelines' order."""
+    here = session.current()
     shared: dict[str, list[str]] = {}
     own: dict[tuple[str, str], list[str]] = {}
     for name in results:
-        stage, model, part = (*name.split(":"), "")[:3]
-        if stage in OF_A_TARGET and part:
+        _, model, part = (*name.split(":"), "")[:3]
+        if part and here.is_of_target(name):
             own.setdefault((model, part), []).append(name)
         else:
             shared.setdefault(model, []).append(name)
     return [
         _export(job, target.name, results, shared.get(job.name, []), own[job.name, target.name])
-        for job in session.current().jobs.values()
+        for job in here.every_job()
         for target in job.model.targets
         if f"bundle:{job.name}:{target.name}" in results
     ]
 
 
 def _export(
-    job: Job, target: str, results: Mapping[str, TaskResult], shared: list[str], own: list[str]
+    job: Job | GenieJob,
+    target: str,
+    results: Mapping[str, TaskResult],
+    shared: list[str],
+    own: list[str],
 ) -> Export:
     mine = [*shared, *own]
     ran = [results[n] for n in mine if results[n].outcome in _RAN]

@@ -43,12 +43,13 @@ def write(run: RunResult, results: Mapping[str, TaskResult], rows: Sequence[Expo
     """
     here = session.current()
     troubles = []
-    home = {name: here.jobs[name.split(":")[1]].place for name in results}
+    places = {job.name: job.place for job in here.every_job()}
+    home = {name: places[name.split(":")[1]] for name in results}
     for place in here.places.values():
         ours = {name: result for name, result in results.items() if home[name] is place}
         if not ours:
             continue
-        made = [row for row in rows if here.jobs[row.model].place is place]
+        made = [row for row in rows if places[row.model] is place]
         try:
             # Not durable: a report that a power cut loses is made again by the next run.
             text = "".join(_lines(run, ours, made))

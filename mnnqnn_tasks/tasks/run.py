@@ -83,7 +83,7 @@ def _prepare_worker() -> None:
 
 
 def _sweep(place: Place) -> None:
-    jobs = session.current().jobs.values()
+    jobs = session.current().every_job()
     dist = {Path(job.layout.dist) for job in jobs if job.place is place}
     for folder in {place.build_dir, *dist}:
         sweep(folder)

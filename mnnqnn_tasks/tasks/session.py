@@ -18,11 +18,13 @@ from mnnqnn_tasks.cache.statcache import DigestCache
 from mnnqnn_tasks.cache.store import Cache, open_cache
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.tasks.admission import Memory, available
+from mnnqnn_tasks.tasks.geniechain.layout import GenieLayout
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 from mnnqnn_tasks.tasks.layout import Layout
 from mnnqnn_tasks.tasks.lock import FolderLock
 
 if TYPE_CHECKING:
+    from mnnqnn_tasks.spec.genie import GenieModel, GeniePipeline
     from mnnqnn_tasks.spec.pipeline import Model, Pipeline
     from mnnqnn_tasks.tasks.executor import Executor
 
@@ -43,8 +45,15 @@ STAGES = (
     "export_qnn",
 )
 
+#: Those of a Genie pipeline.
+GENIE_STAGES = ("name", "compile", "config", "lint", "bundle", "export_genie")
+
+#: Groups that stand for all that an export makes.
+EXPORTS = ("export_qnn", "export_genie")
+
 #: Stages whose tasks have a target's name after the model's.
 OF_A_TARGET = ("validate", "link", "bundle")
+GENIE_OF_A_TARGET = ("compile", "config", "lint", "bundle")
 
 
 class Place:
@@ -80,12 +89,29 @@ class Job:
         return self.model.name
 
 
+@dataclass(frozen=True)
+class GenieJob:
+    """A model of a Genie pipeline, with where its files are."""
+
+    pipeline: GeniePipeline
+    model: GenieModel
+    place: Place
+    layout: GenieLayout
+    path_names: PathNames
+
+    @property
+    def name(self) -> str:
+        """The model's name, the second part of its tasks' names."""
+        return self.model.name
+
+
 @dataclass
 class Session:
     """The state of this process.
 
     Attributes:
         jobs: by model name.
+        genies: those of Genie pipelines.
         places: by build folder.
         running: this command executes tasks (and holds the locks).
         groups: names of tasks that only hold others together.
@@ -93,6 +119,7 @@ class Session:
         failed: names of tasks that failed or wait for one that did.
         removed: how many files and folders this command deleted, or would.
         problems: messages about what could not be deleted, one per reason.
+        known: names of the tasks of Genie pipelines.
         builds: there are tasks of stages, not only bundles that are ready.
         only_failures: what went wrong in this run are failed tasks, nothing else.
         seen: files that the task asked about last made, and that are as they were then.
@@ -103,6 +130,7 @@ class Session:
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
+    genies: dict[str, GenieJob] = field(default_factory=dict)
     places: dict[Path, Place] = field(default_factory=dict)
     running: bool = False
     groups: set[str] = field(default_factory=set)
@@ -110,6 +138,7 @@ class Session:
     failed: set[str] = field(default_factory=set)
     removed: int = 0
     problems: dict[str, str] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
     builds: bool = False
     only_failures: bool = False
     seen: set[str] = field(default_factory=set)
@@ -136,14 +165,41 @@ class Session:
             for top in (pipeline.build_dir, pipeline.dist_dir):
                 self._outputs.setdefault(f"{top}{os.sep}", {})[model.name] = place
 
-    def job_of(self, task: str) -> Job | None:
+    def add_genie(self, pipeline: GeniePipeline) -> None:
+        """Make a job of every model of a Genie pipeline."""
+        place = self.places.setdefault(pipeline.build_dir, Place(pipeline.build_dir))
+        for model in pipeline.models:
+            layout = GenieLayout(
+                str(pipeline.build_dir / model.name), str(pipeline.dist_dir / model.name)
+            )
+            folders = {"@build": layout.build, "@dist": layout.dist}
+            base = str(pipeline.file.parent)
+            names = PathNames({**folders, "@pipeline": base})
+            self.genies[model.name] = GenieJob(pipeline, model, place, layout, names)
+            for top in (pipeline.build_dir, pipeline.dist_dir):
+                self._outputs.setdefault(f"{top}{os.sep}", {})[model.name] = place
+
+    def every_job(self) -> list[Job | GenieJob]:
+        """The jobs of all kinds of pipelines."""
+        return [*self.jobs.values(), *self.genies.values()]
+
+    def job_of(self, task: str) -> Job | GenieJob | None:
         """The job that a task belongs to; ``None`` for groups and a user's own tasks."""
         stage, _, rest = task.partition(":")
-        return self.jobs.get(rest.partition(":")[0]) if stage in STAGES else None
+        model = rest.partition(":")[0]
+        if stage in STAGES and model in self.jobs:
+            return self.jobs[model]
+        return self.genies.get(model) if stage in GENIE_STAGES else None
+
+    def is_of_target(self, task: str) -> bool:
+        """Whether the name of a task's target stands after the model's."""
+        stage = task.partition(":")[0]
+        genie = isinstance(self.job_of(task), GenieJob)
+        return stage in (GENIE_OF_A_TARGET if genie else OF_A_TARGET)
 
     def share_memory(self) -> None:
         """Set the limit for the tasks of this run: the smallest that a pipeline names."""
-        named = [job.pipeline.max_memory for job in self.jobs.values()]
+        named = [job.pipeline.max_memory for job in self.every_job()]
         self.memory = Memory(min((m for m in named if m is not None), default=available()))
 
     def admitted(self, task: str, need: int) -> contextlib.AbstractContextManager[None]:
@@ -172,7 +228,7 @@ class Session:
                     # Of a model that another build folder has read the digests are known.
                     job.place.models = DigestCache(cache.local.root / "digests")
 
-    def cache_of(self, job: Job) -> Cache | None:
+    def cache_of(self, job: Job | GenieJob) -> Cache | None:
         """The cache that the results of ``job`` go through, if its pipeline has one."""
         return self.caches.get(job.pipeline.file)
 

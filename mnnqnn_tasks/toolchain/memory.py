@@ -111,4 +111,5 @@ _STAGES: dict[str, Callable[[Arguments], int]] = {
     "io_output": _io_output,
     "cut": _cut,
     "external.link": _external_link,
+    "genie.link": _link,
 }

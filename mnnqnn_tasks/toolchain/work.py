@@ -14,6 +14,7 @@ from mnnqnn_tasks.peak import Meter
 _TOOLCHAINS = {
     "": "mnnqnn_tasks.toolchain.native",
     "external": "mnnqnn_tasks.toolchain.external.stages",
+    "genie": "mnnqnn_tasks.tasks.geniechain.stages",
 }
 
 

@@ -1,0 +1,1 @@
+"""The tasks of pipelines of ``kind: genie``: names, compile, config, lint, bundle."""

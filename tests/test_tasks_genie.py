@@ -21,7 +21,7 @@ from qnn_graphs import put, save
 from tasks_project import REPO, Project
 
 from mnnqnn_tasks.errors import PipelineError
-from mnnqnn_tasks.qnn.ir import Graph
+from mnnqnn_tasks.qnn.ir import Graph, Node, TensorParam
 from mnnqnn_tasks.spec.genie import GeniePipeline
 from mnnqnn_tasks.spec.load import load_any, load_pipeline
 from mnnqnn_tasks.spec.schemas import schema
@@ -30,12 +30,22 @@ TARGET = {"name": "a", "soc_id": 57, "optimization_level": 1, "weight_sharing": 
 
 
 def filled(made: Graph, blobs: Path, step: int = 1) -> Graph:
-    """A graph whose tokens count in steps, its weights in the store."""
+    """A graph that does the same, or something else with another ``step``; with its weights."""
     weights = np.roll(np.eye(VOCABULARY), step, axis=1).astype(np.float16)
     tensors = [
         replace(t, blob=put(blobs, weights)) if t.kind == "STATIC" else t for t in made.tensors
     ]
-    return Graph(made.name, tensors, made.nodes)
+    return Graph(made.name, tensors, [_taking(node, step) for node in made.nodes])
+
+
+def _taking(node: Node, element: int) -> Node:
+    """A node that repeats another element of its input."""
+    if not node.name.endswith(".take"):
+        return node
+    (ranges,) = node.params
+    assert isinstance(ranges, TensorParam)
+    values = (*ranges.values[:-3], element, element + 1, 1)
+    return replace(node, params=(replace(ranges, values=values),))
 
 
 def pipeline(**changes: Any) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _model(
         )
     if int(raw["head_dim"]) % 2:
         raise document.error((*path, "head_dim"), "it must be even", "write elements per head")
-    graphs = os.path.join(_escaped(str(base)), raw[source])
+    graphs = os.path.normpath(os.path.join(_escaped(str(base)), raw[source]))
     _check_fields(document, (*path, source), raw[source], GRAPH_FIELDS)
     if "graph" not in fields_of(graphs):
         _check_distinct(document, (*path, source), graphs, contexts, calls, int(raw["splits"]))

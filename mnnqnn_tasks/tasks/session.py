@@ -172,9 +172,14 @@ class Session:
             layout = GenieLayout(
                 str(pipeline.build_dir / model.name), str(pipeline.dist_dir / model.name)
             )
-            folders = {"@build": layout.build, "@dist": layout.dist}
-            base = str(pipeline.file.parent)
-            names = PathNames({**folders, "@pipeline": base})
+            names = PathNames(
+                {
+                    "@build": layout.build,
+                    "@dist": layout.dist,
+                    "@graphs": os.path.dirname(model.graphs.partition("{")[0]),
+                    "@tokenizer": str(model.tokenizer.parent),
+                }
+            )
             self.genies[model.name] = GenieJob(pipeline, model, place, layout, names)
             for top in (pipeline.build_dir, pipeline.dist_dir):
                 self._outputs.setdefault(f"{top}{os.sep}", {})[model.name] = place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,9 +13,10 @@ from doit.control import TaskControl
 from doit.exceptions import InvalidCommand
 from doit.task import Task
 
+from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.spec.pipeline import Target
-from mnnqnn_tasks.tasks import exports, session
+from mnnqnn_tasks.tasks import exports, names, session
 from mnnqnn_tasks.tasks.anywhere import options_first
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.reporter import unread_output
@@ -39,6 +41,13 @@ _MATRIX = {
 }
 
 
+#: What may be asked about: the tasks of these names.
+_EXPORTS = ("export_qnn", "bundle")
+
+#: The states, as the last line of the text counts them.
+_WORDS = {"fresh": "fresh", "restorable": "restorable", "build": "to build"}
+
+
 @dataclass(frozen=True)
 class Reason:
     """Why a task would run."""
@@ -55,7 +64,8 @@ class Part:
         state: ``fresh``: nothing; ``restorable``: take it from the cache; ``build``.
         key: under which the cache has the bundle or will have it; ``None`` where a user's
             own tools make it, or the model cannot be read.
-        reasons: why it is not fresh: the tasks that are stale by themselves.
+        reasons: why it is not fresh: the tasks that are stale by themselves, in the order of
+            the stages; only the bundle's own where no stage of it ever ran here.
     """
 
     model: str
@@ -87,9 +97,15 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         if as_json and matrix:
             raise InvalidCommand("--json and --matrix are two forms of the answer: choose one")
         tasks = TaskControl(self.task_list).tasks  # which finds out who makes whose inputs
-        chosen = self.sel_tasks or ["export_qnn"]
+        chosen = names.expand(pos_args or ["export_qnn"], tasks)
+        for name in chosen:
+            if name.split(":")[0] not in _EXPORTS:
+                raise InvalidCommand(
+                    f"{name!r} is no export\n  to do: export_qnn, export_qnn:MODEL or "
+                    "export_qnn:MODEL:TARGET; `doit why` tells of every other task"
+                )
         asked = {task.name for task in tasks_and_deps_iter(tasks, chosen)}
-        parts = [part for part in self._parts(tasks) if part.task in asked]
+        parts = list(self._parts(tasks, asked))
         if matrix:
             self._say(canonical_json({"include": [_row(p) for p in parts if p.state == "build"]}))
         elif as_json:
@@ -98,39 +114,61 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         else:
             for part in parts:
                 self._say(_line(part))
+            count = Counter(part.state for part in parts)
+            self._say(", ".join(f"{count[state]} {word}" for state, word in _WORDS.items()))
         return 0
 
-    def _parts(self, tasks: dict[str, Task]) -> Iterator[Part]:
-        here = session.current()
-        known = {b.task: b for job in here.jobs.values() for b in _bundles(job)}
-        stale: dict[str, str | None] = {}
-        pairs = [(j, t) for j in here.jobs.values() for t in j.model.targets]
-        reasons = {
-            (job.name, target.name): tuple(self._reasons(tasks, job, target, stale))
-            for job, target in pairs
-        }
-        old = {f"bundle:{model}:{target}" for (model, target), why in reasons.items() if why}
-        held = exports.in_cache(bundle for name, bundle in known.items() if name in old)
+    def _parts(self, tasks: dict[str, Task], asked: set[str]) -> Iterator[Part]:
+        """What there is to say of every bundle that is asked for."""
+        jobs = session.current().jobs.values()
+        wanted = {j.name: [t for t in j.model.targets if _bundle(j, t) in asked] for j in jobs}
+        pairs = [(job, target) for job in jobs for target in wanted[job.name]]
+        known = {b.task: b for job in jobs for b in exports.bundles(job, wanted[job.name])}
+        because = self._reasons(tasks, pairs, known)
+        held = exports.in_cache(bundle for name, bundle in known.items() if because[name])
         for job, target in pairs:
-            why, bundle = reasons[job.name, target.name], known.get(_bundle(job, target))
+            why, bundle = because[_bundle(job, target)], known.get(_bundle(job, target))
             key = bundle.key if bundle else None
             state = "fresh" if not why else "restorable" if key in held else "build"
-            name = f"export_qnn:{job.name}:{target.name}"
+            task = f"export_qnn:{job.name}:{target.name}"
             file = os.path.relpath(job.pipeline.file)
-            yield Part(job.name, target.name, file, name, state, key, why)
+            yield Part(job.name, target.name, file, task, state, key, why)
 
     def _reasons(
-        self, tasks: dict[str, Task], job: Job, target: Target, stale: dict[str, str | None]
-    ) -> Iterator[Reason]:
+        self,
+        tasks: dict[str, Task],
+        pairs: list[tuple[Job, Target]],
+        known: dict[str, exports.Bundle],
+    ) -> dict[str, tuple[Reason, ...]]:
+        """Why bundles are not fresh, by the names of their tasks."""
+        trouble = {job.name: _trouble(job) for job, _ in pairs}
+        stale: dict[str, str | None] = {}
+        found: dict[str, tuple[Reason, ...]] = {}
+        for job, target in pairs:
+            name, first = _bundle(job, target), trouble[job.name]
+            if first is not None:
+                found[name] = (first,)
+            elif exports.by_stages(job, target):
+                found[name] = self._of_stages(tasks, name, stale)
+            else:
+                why = known[name].stale if name in known else exports.NOT_HERE
+                found[name] = (Reason(name, why),) if why else ()
+        return found
+
+    def _of_stages(
+        self, tasks: dict[str, Task], bundle: str, stale: dict[str, str | None]
+    ) -> tuple[Reason, ...]:
         """The stale tasks that a bundle depends on; ``stale`` remembers what was asked."""
-        for task in tasks_and_deps_iter(tasks, [_bundle(job, target)]):
+        found = []
+        for task in tasks_and_deps_iter(tasks, [bundle]):
             if session.current().is_group(task.name) or task.loader is not None:
-                continue  # the tasks of a cut that was never made follow from the others
+                continue  # the tasks of a cut that is gone follow from the others
             if task.name not in stale:
                 stale[task.name] = self._why(tasks, task)
             reason = stale[task.name]
             if reason is not None:
-                yield Reason(task.name, reason)
+                found.append(Reason(task.name, reason))
+        return tuple(sorted(found, key=_by_stage))
 
     def _why(self, tasks: dict[str, Task], task: Task) -> str | None:
         status = self.dep_manager.get_status(task, tasks)
@@ -144,8 +182,18 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
             self.outstream.flush()
 
 
-def _bundles(job: Job) -> Iterator[exports.Bundle]:
-    return exports.bundles(job, job.model.targets)
+def _trouble(job: Job) -> Reason | None:
+    """Why a model cannot be read; every run meets that first."""
+    try:
+        exports.model_files(job)
+    except MnnqnnError as error:
+        return Reason(f"model:{job.name}", str(error).splitlines()[0])
+    return None
+
+
+def _by_stage(reason: Reason) -> tuple[int, str]:
+    stage = reason.task.split(":")[0]  # a user's own task may make what a stage reads
+    return session.STAGES.index(stage) if stage in session.STAGES else -1, reason.task
 
 
 def _bundle(job: Job, target: Target) -> str:

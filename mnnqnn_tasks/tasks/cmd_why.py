@@ -5,7 +5,7 @@ from __future__ import annotations
 from doit.cmd_base import DoitCmdBase, tasks_and_deps_iter
 from doit.control import TaskControl
 
-from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks import names, session
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.reporter import unread_output
 
@@ -22,7 +22,7 @@ class Why(DoitCmdBase):  # type: ignore[misc]
 
     def _execute(self, pos_args: list[str]) -> int:
         tasks = TaskControl(self.task_list).tasks  # which finds out who makes whose inputs
-        selected = self.sel_tasks or list(tasks)
+        selected = names.expand(self.sel_tasks or tasks, tasks)
         stale = 0
         for task in tasks_and_deps_iter(tasks, selected):
             if session.current().is_group(task.name) or not task.actions:

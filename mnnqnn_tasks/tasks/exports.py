@@ -28,16 +28,17 @@ from mnnqnn_tasks.tasks.keys import ROOMS, STAGE_VERSION, code_version, mnn_vers
 from mnnqnn_tasks.tasks.session import Job
 
 #: What is done, and the version of the key's form.
-ACTION = "export/1"
+ACTION = "export/2"
 
 #: In a record of a bundle: it came from the cache as a whole.
 _WHOLE = "whole"
 
-_NOT_HERE = "it was not exported here"
+#: Why a bundle is stale of which nothing is known.
+NOT_HERE = "it was not exported here"
 
 
-def key_of(job: Job, target: Target, files: Mapping[str, str]) -> str:
-    """The key of a bundle, hex SHA-256: all that any stage of its export depends on.
+def inputs_of(job: Job, target: Target, files: Mapping[str, str]) -> dict[str, Any]:
+    """All that any stage of a bundle's export depends on; flat, to name what changed.
 
     Args:
         files: SHA-256 by name of the model's files.
@@ -48,32 +49,31 @@ def key_of(job: Job, target: Target, files: Mapping[str, str]) -> str:
     rooms = sorted({room for rooms in ROOMS.values() for room in rooms})
     # An op that QNN refuses for one target of the model stays on the CPU for all.
     targets = sorted(json.dumps(t.identity(), sort_keys=True) for t in job.model.targets)
-    return action_key(
-        ACTION,
-        {
-            "files": dict(files),
-            "chunk sizes": list(job.model.chunk_sizes),
-            "runtime": job.pipeline.runtime,
-            "target": {k: v for k, v in asdict(target).items() if k != "where"},
-            "targets": targets,
-            "code": {room: code_version(room) for room in rooms},
-            "stages": STAGE_VERSION,
-            "MNN wheel": mnn_version(),
-            "QNN library": qnn_identity(),
-        },
-    )
+    return {
+        **{f"model/{name}": digest for name, digest in files.items()},
+        "chunk sizes": list(job.model.chunk_sizes),
+        "runtime": job.pipeline.runtime,
+        **{f"target's {k}": v for k, v in asdict(target).items() if k != "where"},
+        "targets": targets,
+        **{f"code of {room}": code_version(room) for room in rooms},
+        "versions of stages": STAGE_VERSION,
+        "MNN wheel": mnn_version(),
+        "QNN library": qnn_identity(),
+    }
 
 
-def model_files(job: Job) -> dict[str, str] | None:
-    """SHA-256 by name of the files of a model; ``None`` if it cannot be read now."""
+def model_files(job: Job) -> dict[str, str]:
+    """SHA-256 by name of the files of a model.
+
+    Raises:
+        ModelFileError: it cannot be read now.
+        StaleInputError: it is being written.
+    """
     from mnnqnn_tasks.mnn.folder import open_folder
 
     here = session.current()
-    try:
-        names = open_folder(job.model.path).files
-        return {name: here.digest(os.path.join(job.model.path, name)) for name in names}
-    except MnnqnnError:
-        return None
+    names = open_folder(job.model.path).files
+    return {name: here.digest(os.path.join(job.model.path, name)) for name in names}
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,14 @@ class Bundle:
     """A bundle that may be had without building it.
 
     Attributes:
-        key: what it would be; see `key_of`.
+        inputs: all that it depends on; see `inputs_of`.
+        key: the digest of that, hex SHA-256.
         stale: why what is there is not that, ``None`` if it is.
     """
 
     job: Job
     target: Target
+    inputs: Mapping[str, Any]
     key: str
     stale: str | None
 
@@ -99,15 +101,20 @@ class Bundle:
 def bundles(job: Job, targets: Iterable[Target]) -> Iterator[Bundle]:
     """The bundles of a model whose keys can be told now: it can be read, and is exported
     by the native toolchain."""
-    files = model_files(job) if job.pipeline.toolchain.is_native() else None
-    if files is None:
+    if not job.pipeline.toolchain.is_native():
+        return
+    try:
+        files = model_files(job)
+    except MnnqnnError:
         return
     for target in targets:
-        key = key_of(job, target, files)
-        stale: str | None = _NOT_HERE
+        record, inputs = _record_of(job, target), inputs_of(job, target, files)
+        stale: str | None = NOT_HERE
         if is_whole(job, target):
-            stale = _fresh(job, target, key).why(_record_of(job, target))
-        yield Bundle(job, target, key, stale)
+            stale = _fresh(job, target, inputs).why(record)
+        elif record:
+            stale = "the bundle is missing"
+        yield Bundle(job, target, inputs, action_key(ACTION, inputs), stale)
 
 
 def in_cache(found: Iterable[Bundle]) -> set[str]:
@@ -134,7 +141,6 @@ def short_cuts(
         By the names of model and target; without those that have to be exported.
     """
     here = session.current()
-    # Of a bundle that was made here its stages know what has changed.
     asked = [(job, [t for t in targets if _may_be_whole(job, t)]) for job, targets in wanted]
     found = [b for job, targets in asked if targets for b in bundles(job, targets)]
     held = in_cache(b for b in found if b.stale is not None)
@@ -157,7 +163,7 @@ def there(job: Job) -> dict[str, Task]:
     """Tasks of the bundles that came from the cache as a whole, for commands that neither
     run tasks nor tell what would run: whether they are still right is not asked."""
     return {
-        target.name: _task(Bundle(job, target, "", None), None, {})
+        target.name: _task(Bundle(job, target, {}, "", None), None, {})
         for target in job.model.targets
         if is_whole(job, target)
     }
@@ -168,13 +174,17 @@ def is_whole(job: Job, target: Target) -> bool:
     return bool(_record_of(job, target).get(_WHOLE))
 
 
+def by_stages(job: Job, target: Target) -> bool:
+    """Whether a bundle is there that was made here: its stages know what has changed."""
+    there = bool(_record_of(job, target)) and os.path.isdir(job.layout.bundle(target.name))
+    return there and not is_whole(job, target)
+
+
 def _may_be_whole(job: Job, target: Target) -> bool:
     """Whether a bundle came as a whole, or is not there and may come."""
-    record = _record_of(job, target)
-    if is_whole(job, target):
-        return True
-    there = bool(record) and os.path.isdir(job.layout.bundle(target.name))
-    return not there and session.current().cache_of(job) is not None
+    if by_stages(job, target):
+        return False
+    return is_whole(job, target) or session.current().cache_of(job) is not None
 
 
 def keep(
@@ -190,7 +200,8 @@ def keep(
         return
     target = next(t for t in job.model.targets if t.name == arguments["target"]["name"])
     index = json.loads(Path(arguments["index"]).read_text("utf-8"))
-    key = key_of(job, target, {name: said["sha256"] for name, said in index["files"].items()})
+    files = {name: said["sha256"] for name, said in index["files"].items()}
+    key = action_key(ACTION, inputs_of(job, target, files))
     action = cached.Action(ACTION, {}, {}, job.layout.bundle(target.name))
     cached.keep(cache, job, action, key, record, {}, seconds)
 
@@ -202,7 +213,7 @@ def _record_of(job: Job, target: Target) -> dict[str, Any]:
 
 
 class _Fresh(Fresh):
-    """Whether a bundle is what its key stands for; ``stale`` if that is known already."""
+    """Whether a bundle is what its inputs make; ``stale`` if that is known already."""
 
     stale: str | None = None
 
@@ -210,9 +221,9 @@ class _Fresh(Fresh):
         return self.stale or super().why(values)
 
 
-def _fresh(job: Job, target: Target, key: str, stale: str | None = None) -> Fresh:
+def _fresh(job: Job, target: Target, inputs: Mapping[str, Any], stale: str | None = None) -> Fresh:
     nothing_extra = checks.nothing_extra(job, job.layout.bundle(target.name))
-    fresh = _Fresh({"export": key}, job.path_names, (nothing_extra,))
+    fresh = _Fresh(inputs, job.path_names, (nothing_extra,))
     fresh.stale = stale
     return fresh
 
@@ -230,7 +241,7 @@ def _task(bundle: Bundle, stale: str | None, values: dict[str, Any]) -> Task:
         bundle.task,
         [(_give, [values])],
         targets=[os.path.join(out, "config_qnn.json")],
-        uptodate=[_fresh(job, target, bundle.key, stale)],
+        uptodate=[_fresh(job, target, bundle.inputs, stale)],
         clean=[(remove, [[out]])],
         doc=f"the bundle of {job.name} for {target.name}, from the cache",
         subtask_of="bundle",

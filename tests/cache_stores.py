@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from mnnqnn_tasks.cache.entry import Entry
 from mnnqnn_tasks.cache.keys import action_key
@@ -89,3 +92,22 @@ def s3_server(bucket: str) -> Iterator[dict[str, str]]:
         yield environ
     finally:
         server.stop()
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system behind a URL, and the path of the store in it."""
+    return _file_system(url, os.environ.get("AWS_ENDPOINT_URL"))
+
+
+@functools.cache
+def _file_system(url: str, endpoint: str | None) -> tuple[Any, str]:
+    import fsspec
+
+    fs, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+    return fs, root
+
+
+def files_of(url: str) -> dict[str, bytes]:
+    """Everything in the store at a URL, by its path there."""
+    fs, root = file_system(url)
+    return {path: fs.cat_file(path) for path in fs.find(root)}

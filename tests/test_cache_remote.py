@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-from cache_stores import CONTENT, key, place, read, s3_server, write
+from cache_stores import CONTENT, file_system, files_of, key, place, read, s3_server, write
 
 from mnnqnn_tasks.cache.entry import Entry
 from mnnqnn_tasks.cache.local import LocalStore
@@ -75,19 +74,8 @@ class User:
         return read(out)
 
 
-@functools.cache
-def _file_system(url: str, endpoint: str | None) -> tuple[Any, str]:
-    fs, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
-    return fs, root
-
-
-def files_of(url: str) -> dict[str, bytes]:
-    fs, root = _file_system(url, os.environ.get("AWS_ENDPOINT_URL"))
-    return {path: fs.cat_file(path) for path in fs.find(root)}
-
-
 def put(url: str, path: str, data: bytes) -> None:
-    _file_system(url, os.environ.get("AWS_ENDPOINT_URL"))[0].pipe_file(path, data)
+    file_system(url)[0].pipe_file(path, data)
 
 
 @pytest.mark.parametrize("local", [True, False])

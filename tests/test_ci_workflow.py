@@ -136,6 +136,7 @@ class Runner:
         self.run("build", "Export")
         kept = step("build", "Keep the bundle")["with"]["path"]
         assert (self.project.root / self.value(kept) / "config_qnn.json").is_file()
+        assert (self.project.root / step("build", "Keep the report")["with"]["path"]).is_file()
 
 
 def test_the_steps_do_their_work(tmp_path: Path) -> None:

@@ -282,6 +282,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "brace": ({"model": {"net": "{type}_{split"}}, "a brace too many"),
     "no out": ({"compile": {"command": ["x"]}, "model": ONNX}, "is not told {out}"),
     "release": ({"genie": [2.47]}, "put it in quotes"),
+    "folder": (
+        {"build_dir": "../graphs", "model": {"name": "x", "net": "../graphs/x/{graph}_net.json"}},
+        "the graph lies in it",
+    ),
     "head": ({"model": {"head_dim": 3}}, "even"),
     "target": ({"model": {"targets": ["b"]}}, "there is no target 'b'"),
 }

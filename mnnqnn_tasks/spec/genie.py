@@ -215,6 +215,16 @@ def _model(
     )
 
 
+def _plain(pattern: str) -> str:
+    """A pattern up to its first placeholder, as a path."""
+    made = ""
+    for literal, name, _, _ in string.Formatter().parse(pattern):
+        made += literal
+        if name is not None:
+            break
+    return made
+
+
 def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
@@ -314,10 +324,11 @@ def check_genie_folders(pipeline: GeniePipeline, document: Document) -> None:
     """
     for model in pipeline.models:
         build, dist = pipeline.build_dir / model.name, pipeline.dist_dir / model.name
-        sources = [("tokenizer", model.tokenizer)]
+        # A graph's copy replaces a whole folder, which must not be the one of its source.
+        sources = [("tokenizer", model.tokenizer), ("graph", Path(_plain(model.graphs)))]
         for key, folder in (("build_dir", build), ("dist_dir", dist)):
             for what, path in sources:
-                if folder in path.parents:
+                if folder in (path, *path.parents):
                     raise PipelineError(
                         f"{key}: {folder} would be written, and the {what} lies in it",
                         where=document.where(()),

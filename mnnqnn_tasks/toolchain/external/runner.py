@@ -179,7 +179,7 @@ class Runner:
                 f"{name} was ended because it ran longer than {self.limit_s:g} s",
                 where=where,
                 why=said,
-                todo=f"if it needs longer, raise toolchain.time_limit_s; {log}",
+                todo=f"if it needs longer, raise time_limit_s; {log}",
                 tail=tail,
             )
         if code < 0:

@@ -35,12 +35,18 @@ def copy(project: Project, root: Path) -> Project:
 
 
 def plan(shared: Shared, project: Project, *chosen: str) -> list[dict[str, Any]]:
-    """What ``--json`` says; it must be what the schema, the text and the matrix say."""
+    """What ``--json`` says, as its schema has it."""
     result = shared.doit(project, "ci_plan", "--json", *chosen)
     assert result.code == 0, result.text
     value = json.loads(result.text)
     jsonschema.validate(value, SCHEMA, jsonschema.Draft202012Validator)
     parts: list[dict[str, Any]] = value["parts"]
+    return parts
+
+
+def in_every_form(shared: Shared, project: Project, *chosen: str) -> list[dict[str, Any]]:
+    """What ``--json`` says; the text and the matrix must say the same."""
+    parts = plan(shared, project, *chosen)
     matrix = json.loads(shared.doit(project, "ci_plan", "--matrix", *chosen).text)
     assert matrix == {
         "include": [
@@ -83,7 +89,7 @@ def files(*folders: Path) -> dict[Path, tuple[bytes, int]]:
 def test_a_fresh_checkout_without_a_cache(empty: Shared) -> None:
     project = empty.project("one", targets=TWO)
     before = files(empty.root)
-    parts = plan(empty, project)
+    parts = in_every_form(empty, project)
     assert said(parts) == [
         ("a", "build", ["bundle:m:a: it was not exported here"]),
         ("b", "build", ["bundle:m:b: it was not exported here"]),
@@ -100,7 +106,7 @@ def test_a_checkout_of_what_the_team_has(team: tuple[Shared, Project], tmp_path:
     shared, first = team
     second = Project.create(tmp_path / "second", targets=TWO)
     before = files(shared.root, tmp_path)
-    parts = plan(shared, second)
+    parts = in_every_form(shared, second)
     assert said(parts) == [
         ("a", "restorable", ["bundle:m:a: it was not exported here"]),
         ("b", "restorable", ["bundle:m:b: it was not exported here"]),
@@ -109,7 +115,7 @@ def test_a_checkout_of_what_the_team_has(team: tuple[Shared, Project], tmp_path:
     assert files(shared.root, tmp_path) == before
     assert said(plan(shared, second, "export_qnn:m:b")) == said(parts)[1:]
     assert shared.doit(second, "export_qnn:m:b").ran == {"bundle:m:b"}
-    assert [p["state"] for p in plan(shared, second)] == ["restorable", "fresh"]
+    assert [p["state"] for p in in_every_form(shared, second)] == ["restorable", "fresh"]
     assert second.tree() == {n: d for n, d in first.tree().items() if n.startswith("m/b/")}
 
 
@@ -123,7 +129,7 @@ def test_the_input_that_changed_is_named(team: tuple[Shared, Project], tmp_path:
         assert [p["state"] for p in plan(shared, project)] == ["fresh", "fresh"]
     flip_weight(made, 1)
     shutil.copyfile(made.model / "llm.mnn.weight", taken.model / "llm.mnn.weight")
-    one, other = plan(shared, made), plan(shared, taken)
+    one, other = plan(shared, made), in_every_form(shared, taken)
     assert said(one) == [(t, "build", ["model:m: llm.mnn.weight changed"]) for t in "ab"]
     assert said(other) == [
         (t, "build", [f"bundle:m:{t}: model/llm.mnn.weight changed"]) for t in "ab"

@@ -15,7 +15,7 @@ import pytest
 from qnn_graphs import NO_TRANSPOSE, Weights, fixed16_matmul, matmul, save
 
 from mnnqnn_tasks.errors import NativeCrash, QnnError
-from mnnqnn_tasks.qnn import client, run
+from mnnqnn_tasks.qnn import client, library, run
 from mnnqnn_tasks.qnn.ir import Node, ScaleOffset, Tensor
 from mnnqnn_tasks.qnn.options import TargetOptions
 
@@ -32,9 +32,8 @@ def children(pid: int) -> set[int]:
 
 
 def the_server() -> int:
-    """The server process of this process, which may have other children."""
-    (server,) = client._servers.values()
-    return server.process.pid
+    """This process's server of the wheel's libraries; it may have others, and other children."""
+    return client._servers[library.find()].process.pid
 
 
 def workers(pid: int) -> set[int]:

@@ -58,6 +58,7 @@ def children(pid: int) -> set[int]:
     return found
 
 
+@pytest.mark.slow
 def test_six_models_and_a_worker_that_is_killed(tmp_path: Path, cluster: Cluster) -> None:
     local = batch(tmp_path / "local")
     result = local.doit("export_qnn")
@@ -97,6 +98,7 @@ def test_a_stage_that_fails_over_there(tmp_path: Path, cluster: Cluster) -> None
     assert "link:z:a:graph0" in result.ran
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_work_over_there(tmp_path: Path, cluster: Cluster) -> None:
     project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
     env = sticking(tmp_path / "stuck", "graph0_net.json")
@@ -112,6 +114,7 @@ def test_an_interrupt_ends_the_work_over_there(tmp_path: Path, cluster: Cluster)
         assert result.code == 0, result.text
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_its_own_cluster(tmp_path: Path, wanted: dict[str, bytes]) -> None:
     project = Project.create(tmp_path / "p", executor="dask")
     env = sticking(tmp_path / "stuck", "graph0_net.json")

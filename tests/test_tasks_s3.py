@@ -23,6 +23,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
         yield Shared(tmp_path, MNNQNN_CACHE_DIR="off", MNNQNN_CACHE_REMOTE=URL)
 
 
+@pytest.mark.slow
 def test_a_second_checkout_and_a_pull_request(team: Shared) -> None:
     first = team.project("one")
     result = team.doit(first, "export_qnn")

@@ -27,9 +27,10 @@ def test_the_environment_wins() -> None:
         "remote": "s3://bucket/x",
         "read_only": True,
         "enabled": False,
+        "timeout_s": 2.5,
     }
     assert cache_settings(said, HOME) == CacheSettings(
-        Path("/a"), 3 * 2**39, "s3://bucket/x", True, False
+        Path("/a"), 3 * 2**39, "s3://bucket/x", True, False, 2.5
     )
     environ = {
         "MNNQNN_CACHE": "on",
@@ -37,12 +38,13 @@ def test_the_environment_wins() -> None:
         "MNNQNN_CACHE_REMOTE": "https://h/c",
         "MNNQNN_CACHE_READ_ONLY": "No",
         "MNNQNN_CACHE_MAX_SIZE": "700MB",
+        "MNNQNN_CACHE_TIMEOUT_S": "60",
     }
     assert cache_settings(said, environ) == CacheSettings(
-        Path("/b"), 700_000_000, "https://h/c", False, True
+        Path("/b"), 700_000_000, "https://h/c", False, True, 60
     )
     off = {"MNNQNN_CACHE_DIR": "off", "MNNQNN_CACHE_REMOTE": "off", "MNNQNN_CACHE": "off"}
-    assert cache_settings(said, off) == CacheSettings(None, 3 * 2**39, None, True, False)
+    assert cache_settings(said, off) == CacheSettings(None, 3 * 2**39, None, True, False, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,9 @@ def test_sizes(text: str, size: int) -> None:
     [
         ("MNNQNN_CACHE", "maybe"),
         ("MNNQNN_CACHE_READ_ONLY", "2"),
+        ("MNNQNN_CACHE_TIMEOUT_S", "0"),
+        ("MNNQNN_CACHE_TIMEOUT_S", "nan"),
+        ("MNNQNN_CACHE_TIMEOUT_S", "10 s"),
         ("MNNQNN_CACHE_REMOTE", "/mnt/cache"),
         *(("MNNQNN_CACHE_MAX_SIZE", v) for v in ("0", "-1", "x", "1 XB", "GB", "1e3", "1 GB x")),
     ],

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from cache_stores import CONTENT, file_system, files_of, key, place, read, s3_server, write
 
+from mnnqnn_tasks.cache.config import cache_settings
 from mnnqnn_tasks.cache.entry import Entry
 from mnnqnn_tasks.cache.local import LocalStore
 from mnnqnn_tasks.cache.remote import RemoteStore
-from mnnqnn_tasks.cache.store import Cache
+from mnnqnn_tasks.cache.store import Cache, open_cache
 from mnnqnn_tasks.errors import ToolMissing
 
 #: Seconds that a test waits for a server that will never answer, and for one that will.
@@ -234,6 +235,15 @@ def test_a_server_that_hangs(tmp_path: Path, mute: Mute, at_port: Callable[[int]
     user = User(tmp_path, at_port(mute.port), timeout=SHORT)
     _leave_out(user)
     assert f"no answer for {SHORT:g} s" in user.said[0]
+
+
+def test_the_setting_is_how_long_a_hanging_server_is_waited_for(mute: Mute) -> None:
+    said: list[str] = []
+    given = {"remote": f"http://127.0.0.1:{mute.port}", "timeout_s": 0.3}
+    settings = cache_settings(given, {"MNNQNN_CACHE_DIR": "off"})
+    cache = open_cache(settings, warn=said.append)
+    assert cache is not None and cache.contains(key("a")) is None
+    assert len(said) == 1 and "no answer for 0.3 s" in said[0]
 
 
 def test_a_server_that_is_not_there(

@@ -6,6 +6,7 @@ another pipeline file.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -16,6 +17,10 @@ from typing import Any
 from mnnqnn_tasks.errors import CacheError
 
 DEFAULT_MAX_BYTES = 20 * 10**9
+DEFAULT_TIMEOUT_S = 10.0
+
+#: Seconds; what lies outside is a slip of the keyboard.
+_LEAST_TIMEOUT_S, _MOST_TIMEOUT_S = 0.1, 3600.0
 
 #: Environment variables, by the field that they set.
 VARIABLES = {
@@ -24,6 +29,7 @@ VARIABLES = {
     "max_bytes": "MNNQNN_CACHE_MAX_SIZE",
     "remote": "MNNQNN_CACHE_REMOTE",
     "read_only": "MNNQNN_CACHE_READ_ONLY",
+    "timeout_s": "MNNQNN_CACHE_TIMEOUT_S",
 }
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True}
@@ -43,6 +49,7 @@ class CacheSettings:
         remote: URL of the remote store; ``None`` for none.
         read_only: nothing is added to the remote store, or without one to the local.
         enabled: False for no cache at all.
+        timeout_s: seconds without an answer after which the remote store is given up.
     """
 
     dir: Path | None
@@ -50,6 +57,7 @@ class CacheSettings:
     remote: str | None = None
     read_only: bool = False
     enabled: bool = True
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
 
 def cache_settings(
@@ -118,10 +126,22 @@ def _flag(value: str | bool) -> bool:
     return _WORDS[word]
 
 
+def _seconds(value: str | float) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not _LEAST_TIMEOUT_S <= seconds <= _MOST_TIMEOUT_S:
+        limits = f"{_LEAST_TIMEOUT_S:g} to {_MOST_TIMEOUT_S:g}"
+        raise ValueError(f"a number of seconds, {limits}")
+    return seconds
+
+
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "enabled": ("enabled", _flag),
     "dir": ("dir", _dir),
     "max_size": ("max_bytes", _size),
     "remote": ("remote", _remote),
     "read_only": ("read_only", _flag),
+    "timeout_s": ("timeout_s", _seconds),
 }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mnnqnn_tasks.cache.config import DEFAULT_TIMEOUT_S, CacheSettings
 from mnnqnn_tasks.cache.entry import Damaged, Entry, File, from_bytes, is_digest, to_bytes
 from mnnqnn_tasks.cache.local import Missing
 from mnnqnn_tasks.cache.patience import Beat, Stalled, patiently
@@ -24,9 +25,6 @@ from mnnqnn_tasks.errors import DiskError
 from mnnqnn_tasks.files import disk_errors, sha256_file
 
 T = TypeVar("T")
-
-#: Seconds without an answer, or without progress, after which a remote is given up.
-TIMEOUT = 10.0
 
 #: A slower line, in bytes per second, is taken for a broken one where nothing tells the
 #: progress: within a piece that is uploaded, and within a file on a mounted file system.
@@ -51,13 +49,16 @@ class RemoteStore:
     Args:
         url: ``s3://BUCKET/FOLDER``, ``gs://``, ``file://``, ``memory://``, ``http(s)://``.
         read_only: nothing is written; always so for ``http(s)``.
-        timeout: seconds without an answer after which an operation is given up.
+        timeout: seconds without an answer, or without progress, after which an operation
+            is given up.
 
     Raises:
         ToolMissing: a package that the protocol needs is not installed.
     """
 
-    def __init__(self, url: str, *, read_only: bool = False, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, url: str, *, read_only: bool = False, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         self.url = url
         self._scheme = url.partition("://")[0].lower()
         self._protocol = PROTOCOLS.get(self._scheme, Protocol())
@@ -65,6 +66,17 @@ class RemoteStore:
         self._timeout = timeout
         self._opened: tuple[int, Any, str] | None = None
         require(self._scheme, self._protocol)
+
+    @classmethod
+    def of(cls, settings: CacheSettings) -> RemoteStore | None:
+        """The remote store that the settings name, if they do.
+
+        Raises:
+            ToolMissing: a package that the protocol needs is not installed.
+        """
+        if settings.remote is None:
+            return None
+        return cls(settings.remote, read_only=settings.read_only, timeout=settings.timeout_s)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}  # connections stay where they are

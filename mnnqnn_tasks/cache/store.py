@@ -388,11 +388,8 @@ def open_cache(settings: CacheSettings, *, warn: Callable[[str], None]) -> Cache
     """
     if not settings.enabled or (settings.dir is None and settings.remote is None):
         return None
-    local = remote = None
-    if settings.dir is not None:
-        local = LocalStore(settings.dir, settings.max_bytes)
-    if settings.remote is not None:
-        remote = RemoteStore(settings.remote, read_only=settings.read_only)
+    local = None if settings.dir is None else LocalStore(settings.dir, settings.max_bytes)
+    remote = RemoteStore.of(settings)
     return Cache(local, remote, warn=warn, read_only=settings.read_only and remote is None)
 
 

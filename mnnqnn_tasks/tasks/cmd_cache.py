@@ -118,9 +118,10 @@ def _local(settings: CacheSettings) -> LocalStore:
 def _remote(settings: CacheSettings) -> RemoteStore:
     from mnnqnn_tasks.cache.remote import RemoteStore
 
-    if settings.remote is None:
+    remote = RemoteStore.of(settings)
+    if remote is None:
         raise CacheError("there is no remote store", todo="set cache.remote or MNNQNN_CACHE_REMOTE")
-    return RemoteStore(settings.remote, read_only=settings.read_only)
+    return remote
 
 
 def _stats(settings: CacheSettings, as_json: bool, say: _Say) -> int:

@@ -195,6 +195,30 @@ def test_nothing_to_do_needs_no_cluster(tmp_path: Path) -> None:
     assert " distributed" not in result.text and " dask" not in result.text
 
 
+def test_a_cluster_of_its_own_starts_when_a_stage_needs_it(tmp_path: Path) -> None:
+    hook, note = tmp_path / "hook", tmp_path / "started"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(
+        "import sys\n"
+        "def tell(event, args):\n"
+        "    if event == 'import' and args[0] == 'distributed':\n"
+        f"        open({str(note)!r}, 'w').close()\n"
+        "if 'mnnqnn_tasks.cluster.local' in sys.orig_argv:\n"
+        "    sys.addaudithook(tell)\n"
+    )
+    env = {"PYTHONPATH": os.pathsep.join([str(hook), str(REPO)])}
+    project = exported(tmp_path / "p")
+    project.pipeline(executor="dask")
+    shutil.rmtree(project.bundle())
+    result = project.doit("-n", "2", "export_qnn", env=env)
+    assert (result.code, result.ran) == (0, {"bundle:m:a"}), result.text
+    assert not note.exists()
+    (project.build / "targets" / "a" / "graph0.bin").unlink()
+    result = project.doit("-n", "2", "export_qnn", env=env)
+    assert result.code == 0 and "link:m:a:graph0" in result.ran, result.text
+    assert note.exists()
+
+
 def test_dask_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "sitecustomize.py").write_text(

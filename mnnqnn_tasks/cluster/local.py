@@ -1,5 +1,8 @@
 """A Dask cluster on this machine that lives as long as the run.
 
+It starts when its address is asked for first: until then the program waits, and has not
+loaded Dask.
+
 It is a program of its own: forked from a run, a scheduler's threads would be half there,
 and a run that is killed could not end it.  It dies with the process that started it, its
 Dask workers with it (Dask watches a pipe between the two), and their helpers with them.
@@ -41,20 +44,23 @@ class LocalScheduler:
         self._address = os.memfd_create("mnnqnn-scheduler", os.MFD_CLOEXEC)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as this object
         self._started, started = os.pipe()
+        wanted, self._wanted = os.pipe()
         paths = [_PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        command = [str(os.getpid()), str(self._address), str(started), str(workers), str(folder)]
+        passed = [wanted, self._address, started]
+        command = [str(os.getpid()), *map(str, passed), str(workers), str(folder)]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
-                pass_fds=[self._address, started],
+                pass_fds=passed,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,  # Ctrl-C in a terminal is for the run
             )
         finally:
             os.close(started)
+            os.close(wanted)
 
     @property
     def pid(self) -> int:
@@ -62,11 +68,13 @@ class LocalScheduler:
         return self._process.pid
 
     def address(self) -> str:
-        """Address of the scheduler; waits until it has started.
+        """Address of the scheduler; starts it, and waits until it has started.
 
         Raises:
             ClusterError: it did not start.
         """
+        with contextlib.suppress(OSError):  # it ended, as is found out below
+            os.write(self._wanted, b"start")
         poll = select.poll()
         poll.register(self._started, select.POLLIN)
         ended = bool(poll.poll(_START_SECONDS * 1000))
@@ -95,15 +103,18 @@ class LocalScheduler:
 
 
 def main() -> None:
-    """Program: process to die with, descriptors for the address and its end, workers, folder."""
-    _, parent, address, started, workers, folder = sys.argv
+    """Program: process to die with; descriptors that say when to start, and for the address
+    and its end; workers; folder."""
+    _, parent, wanted, address, started, workers, folder = sys.argv
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):  # it died before the line above
         os._exit(1)
+    if 0 in select.select([0, int(wanted)], [], [])[0]:
+        return  # nobody needed it
     import dask
     from distributed import LocalCluster
 
-    for fd in (address, started):
+    for fd in (wanted, address, started):
         os.set_inheritable(int(fd), False)
     # The run admits tasks by their memory; here nobody is paused or killed for it.
     dask.config.set({"distributed.worker.memory.terminate": False})

@@ -79,10 +79,12 @@ class Executor:
         return self.used and any(job.pipeline.scheduler for job in self._jobs)
 
     def start(self) -> int | None:
-        """Start what the run needs, while there is other work; later calls do nothing.
+        """Prepare what the run may need; later calls do nothing.
+
+        A local cluster starts when the first stage is handed to it.
 
         Returns:
-            Process id of the local cluster that this call started.
+            Process id of the program that will be the local cluster.
         """
         if not self._jobs or self.used:
             return None

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from mnnqnn_tasks.errors import GenieError
 from mnnqnn_tasks.genie import config_check, library
-from mnnqnn_tasks.genie.config import Device, GenieConfig, Rope, write
+from mnnqnn_tasks.genie.config import Device, GenieConfig, Penalty, Rope, Sampler, write
 from mnnqnn_tasks.genie.config_keys import BLOCKS
 from mnnqnn_tasks.genie.config_read import blocks, load
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo, Tensor
@@ -244,7 +245,10 @@ RICHER = {"engine", "role", "type", "callback-name", "longcontext", "cache-group
 VALUES: dict[str, Any] = {
     "a whole number": 1,
     "a whole number from 0": 1,
+    "a whole number below 2147483648": -1,
     "a number": 0.5,
+    "a number from 0": 0,
+    "a number from 0 to 1": 1,
     "a text": "text",
     "true or false": False,
     "a list of texts": ["text"],
@@ -255,7 +259,10 @@ WRONG: dict[str, Any] = {
     "1": 2,
     "a whole number": "1",
     "a whole number from 0": "1",
+    "a whole number below 2147483648": 1 << 31,
     "a number": "0.5",
+    "a number from 0": -0.1,
+    "a number from 0 to 1": 1.1,
     "a text": 1,
     "true or false": 0,
     "an object": "text",
@@ -283,10 +290,14 @@ def variants() -> Iterator[Tried]:
         yield from _with(f"{place}.nobody unknown", place, "nobody", 1)
 
 
+#: With every block of the table that a config may have.
+FULL = replace(CONFIG, sampler=Sampler(penalty=Penalty(64)))
+
+
 def _with(
     label: str, place: str, name: str, value: Any
 ) -> Iterator[tuple[str, bool, dict[str, Any]]]:
-    raw = copy.deepcopy(CONFIG.to_json())
+    raw = copy.deepcopy(FULL.to_json())
     for _, block in blocks(raw, place):
         if value is None:
             block.pop(name)  # type: ignore[attr-defined]

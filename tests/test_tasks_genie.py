@@ -172,6 +172,24 @@ def test_releases_are_those_of_the_pipeline(two: Genie) -> None:
     assert [loader["qairt"] for loader in report["loaders"]] == ["2.47"]
 
 
+def test_the_sampler_is_that_of_the_pipeline(two: Genie) -> None:
+    """libGenie loads the config and draws its tokens as it says; the model by itself counts."""
+    penalty = {"last_n": 64, "repetition": 1.2, "presence": 0.5}
+    answers = []
+    for sampler in ({"top_k": 1, "penalty": penalty}, {"top_k": 9, "temperature": 90.0}):
+        two.say(model={"sampler": sampler, "engine": {"threads": 1, "cpu_mask": "0x1"}})
+        assert two.doit().ran == {"config:m:a", "lint:m:a", "bundle:m:a"}
+        asked = two.doit(
+            "genie_probe", str(two.bundle()), "--ask", "a b", "--tokens", "6", "--json"
+        )
+        assert asked.code == 0, asked.text
+        answers.append(json.loads(asked.text)[0]["answer"])
+    dialog = json.loads((two.bundle() / "genie_config.json").read_text())["dialog"]
+    assert dialog["sampler"] == {"version": 1, "seed": 42, "temp": 90.0, "top-k": 9, "top-p": 0.95}
+    assert dialog["engine"]["n-threads"] == 1
+    assert answers[0] == ["c", "d", "e", "f", "g", "h"] != answers[1]
+
+
 def test_tasks_are_listed_and_cleaned(two: Genie) -> None:
     listed = two.doit("list", "--all", "--quiet").text.split()
     assert {"export_genie", "export_genie:m:a", "name:m:values", "lint:m:a"} <= set(listed)
@@ -294,6 +312,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "the graph lies in it",
     ),
     "head": ({"model": {"head_dim": 3}}, "even"),
+    "sampler": ({"model": {"sampler": {"temprature": 1}}}, "did you mean 'temperature'?"),
+    "penalty": ({"model": {"sampler": {"penalty": {}}}}, "add 'last_n'"),
+    "share": ({"model": {"sampler": {"top_p": 1.5}}}, "must be at most 1"),
+    "engine": ({"model": {"engine": {"cpu-mask": "0x1"}}}, "did you mean 'cpu_mask'?"),
+    "mask": ({"model": {"engine": {"cpu_mask": "e0"}}}, "'e0' is not allowed here"),
     "target": ({"model": {"targets": ["b"]}}, "there is no target 'b'"),
 }
 

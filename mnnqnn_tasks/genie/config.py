@@ -18,6 +18,32 @@ EXTENSIONS = "htp_backend_ext_config.json"
 
 
 @dataclass(frozen=True)
+class Penalty:
+    """Makes tokens rarer that the text has already.
+
+    Attributes:
+        last_n: of how many of the last tokens.
+        repetition: divides their logits; 1 changes nothing.
+        presence, frequency: are subtracted, once or for every time; 0 changes nothing.
+    """
+
+    last_n: int
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """``token-penalty`` of libGenie."""
+        return {
+            "version": 1,
+            "penalize-last-n": self.last_n,
+            "repetition-penalty": self.repetition,
+            "presence-penalty": self.presence,
+            "frequency-penalty": self.frequency,
+        }
+
+
+@dataclass(frozen=True)
 class Sampler:
     """How the next token is chosen.
 
@@ -25,12 +51,25 @@ class Sampler:
         temperature: 0 or more.
         top_k: of so many tokens; 1 is greedy.
         top_p: of so much probability, 0 to 1.
+        penalty: None for none.
     """
 
     seed: int = 42
     temperature: float = 0.8
     top_k: int = 40
     top_p: float = 0.95
+    penalty: Penalty | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """``sampler`` of a dialog."""
+        made: dict[str, Any] = {
+            "version": 1,
+            "seed": self.seed,
+            "temp": self.temperature,
+            "top-k": self.top_k,
+            "top-p": self.top_p,
+        }
+        return {**made, "token-penalty": self.penalty.to_json()} if self.penalty else made
 
 
 @dataclass(frozen=True)
@@ -126,13 +165,7 @@ class GenieConfig:
                     "bos-token": self.bos_token,
                     "eos-token": eos if len(self.eos_tokens) > 1 else self.eos_tokens[0],
                 },
-                "sampler": {
-                    "version": 1,
-                    "seed": self.sampler.seed,
-                    "temp": self.sampler.temperature,
-                    "top-k": self.sampler.top_k,
-                    "top-p": self.sampler.top_p,
-                },
+                "sampler": self.sampler.to_json(),
                 "tokenizer": {"version": 1, "path": self.tokenizer},
                 "engine": {
                     "version": 1,

@@ -23,6 +23,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_share(value: object) -> bool:
+    return _is_number(value) and 0 <= value <= 1  # type: ignore[operator]
+
+
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
@@ -35,7 +39,10 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     "1": lambda value: _is_int(value) and value == 1,
     "a whole number": _is_int,
     "a whole number from 0": _is_count,
+    "a whole number below 2147483648": lambda value: _is_int(value) and value < 1 << 31,  # type: ignore[operator]
     "a number": _is_number,
+    "a number from 0": lambda value: _is_number(value) and value >= 0,  # type: ignore[operator]
+    "a number from 0 to 1": _is_share,
     "a text": lambda value: isinstance(value, str),
     "true or false": lambda value: isinstance(value, bool),
     "an object": lambda value: isinstance(value, dict),
@@ -106,12 +113,19 @@ BLOCKS: Mapping[str, Block] = {
     "dialog.sampler": {
         **_VERSION,
         "type": Key("a text", choices=("basic", "custom")),
-        "seed": Key("a whole number"),
-        **_keys("a number", "temp", "top-p"),
+        # 2.51 refuses what lies outside, older releases take it.
+        "seed": Key("a whole number below 2147483648"),
+        "temp": Key("a number from 0"),
+        "top-p": Key("a number from 0 to 1"),
         "top-k": Key("a whole number from 0"),
         "greedy": Key("true or false"),
         "callback-name": Key("a text"),
         "token-penalty": Key("an object"),
+    },
+    "dialog.sampler.token-penalty": {
+        **_VERSION,
+        "penalize-last-n": Key("a whole number from 0"),
+        **_keys("a number", "repetition-penalty", "presence-penalty", "frequency-penalty"),
     },
     "dialog.tokenizer": {**_VERSION, "path": Key("a text", needed=True)},
     "dialog.engine": {

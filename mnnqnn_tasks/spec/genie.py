@@ -50,6 +50,8 @@ class GenieModel:
         head_dim: elements of a key per head.
         rope_theta: base of the rotary embedding's frequencies.
         rope_scaling: ``rope-scaling`` of libGenie; do not change it.
+        sampler, engine: what the pipeline says of them, fields of
+            `mnnqnn_tasks.genie.config.Sampler` and `GenieConfig`; do not change them.
         targets: the targets that it is bundled for.
         where: ``file:line:column`` of its entry, for messages.
     """
@@ -67,6 +69,8 @@ class GenieModel:
     head_dim: int
     rope_theta: float
     rope_scaling: dict[str, Any] | None = field(hash=False)
+    sampler: dict[str, Any] = field(hash=False)
+    engine: dict[str, Any] = field(hash=False)
     targets: tuple[Target, ...]
     where: str = field(default="", compare=False)
 
@@ -210,9 +214,16 @@ def _model(
         head_dim=int(raw["head_dim"]),
         rope_theta=raw["rope_theta"],
         rope_scaling=raw.get("rope_scaling"),
+        sampler=_whole(raw.get("sampler", {}), "seed", "top_k"),
+        engine=_whole(raw.get("engine", {}), "threads"),
         targets=tuple(t for t in targets if wanted is None or t.name in wanted),
         where=document.where(path),
     )
+
+
+def _whole(said: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """JSON Schema counts 8.0 as an integer."""
+    return {key: int(value) if key in keys else value for key, value in said.items()}
 
 
 def _plain(pattern: str) -> str:

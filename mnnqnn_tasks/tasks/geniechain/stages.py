@@ -215,10 +215,12 @@ def config(
         GenieError: the tokenizer is missing.
         DiskError.
     """
-    from mnnqnn_tasks.genie.config import Device, GenieConfig, Rope, write
+    from mnnqnn_tasks.genie.config import Device, GenieConfig, Penalty, Rope, Sampler, write
     from mnnqnn_tasks.toolchain.wholefolder import copy_file
 
-    folder = Path(out)
+    folder, sampler = Path(out), dict(config["sampler"])
+    if "penalty" in sampler:
+        sampler["penalty"] = Penalty(**sampler["penalty"])
     goal = folder / "tokenizer.json"
     try:
         copy_file(tokenizer, goal)
@@ -235,6 +237,7 @@ def config(
             "eos_tokens": tuple(config["eos_tokens"]),
             "ctx_bins": tuple(config["ctx_bins"]),
             "rope": Rope(**config["rope"]),
+            "sampler": Sampler(**sampler),
         }
     )
     path = write(folder, told, Device(**device))

@@ -247,6 +247,8 @@ def _config_task(job: GenieJob, target: Target, names: NamePlan) -> Iterator[Tas
             "scaling": model.rope_scaling,
         },
         "ctx_bins": _binaries(job),
+        "sampler": model.sampler,
+        **model.engine,
     }
     device = {
         "soc_id": target.soc_id,

@@ -172,19 +172,23 @@ def test_releases_are_those_of_the_pipeline(two: Genie) -> None:
     assert [loader["qairt"] for loader in report["loaders"]] == ["2.47"]
 
 
-def test_the_sampler_is_that_of_the_pipeline(two: Genie) -> None:
+def test_the_sampler_is_that_of_the_pipeline(tmp_path: Path) -> None:
     """libGenie loads the config and draws its tokens as it says; the model by itself counts."""
     penalty = {"last_n": 64, "repetition": 1.2, "presence": 0.5}
     answers = []
+    one = Genie.make(tmp_path / "p", 1, model={"splits": 1})
+    assert one.doit().code == 0
     for sampler in ({"top_k": 1, "penalty": penalty}, {"top_k": 9, "temperature": 90.0}):
-        two.say(model={"sampler": sampler, "engine": {"threads": 1, "cpu_mask": "0x1"}})
-        assert two.doit().ran == {"config:m:a", "lint:m:a", "bundle:m:a"}
-        asked = two.doit(
-            "genie_probe", str(two.bundle()), "--ask", "a b", "--tokens", "6", "--json"
+        one.say(
+            model={"splits": 1, "sampler": sampler, "engine": {"threads": 1, "cpu_mask": "0x1"}}
+        )
+        assert one.doit().ran == {"config:m:a", "lint:m:a", "bundle:m:a"}
+        asked = one.doit(
+            "genie_probe", str(one.bundle()), "--ask", "a b", "--tokens", "6", "--json"
         )
         assert asked.code == 0, asked.text
         answers.append(json.loads(asked.text)[0]["answer"])
-    dialog = json.loads((two.bundle() / "genie_config.json").read_text())["dialog"]
+    dialog = json.loads((one.bundle() / "genie_config.json").read_text())["dialog"]
     assert dialog["sampler"] == {"version": 1, "seed": 42, "temp": 90.0, "top-k": 9, "top-p": 0.95}
     assert dialog["engine"]["n-threads"] == 1
     assert answers[0] == ["c", "d", "e", "f", "g", "h"] != answers[1]

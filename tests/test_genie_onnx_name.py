@@ -109,6 +109,50 @@ def test_external_weights_stay_or_come_along(tmp_path: Path) -> None:
     assert numpy_helper.to_array(got.graph.initializer[0]).tolist() == list(range(64))
 
 
+def test_models_of_a_folder_share_their_weights(tmp_path: Path) -> None:
+    """One copy, which is no link: either would make onnx refuse the model, or both models."""
+    one, two = save(tmp_path / "in", external=True), tmp_path / "in" / "n.onnx"
+    two.write_bytes(one.read_bytes())
+    weights, out = one.parent / "w" / "m.data", tmp_path / "out"
+    before, brought = weights.read_bytes(), dict[str, Path]()
+    onnx_name.rename(one, NAME, out / "m.onnx", brought)
+    first = (out / "w" / "m.data").stat()
+    onnx_name.rename(two, NAME, out / "n.onnx", brought)
+    second = (out / "w" / "m.data").stat()
+    assert (first.st_ino, first.st_mtime_ns) == (second.st_ino, second.st_mtime_ns)
+    assert second.st_nlink == 1 and second.st_ino != weights.stat().st_ino
+    assert onnx.load(out / "n.onnx") == onnx.load(out / "m.onnx")  # these read the weights
+    with (out / "w" / "m.data").open("r+b") as stream:
+        stream.write(b"altered")
+    assert weights.read_bytes() == before and onnx.load(one)
+    other = save(tmp_path / "other", "o.onnx", external=True)
+    with pytest.raises(GenieError, match="weights of two models would be one file"):
+        onnx_name.rename(other, NAME, out / "o.onnx", brought)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_weights_take_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    """Blocks are shared where the file system can; else the bytes are copied in pieces."""
+    asked = []
+
+    def clone(source: int, target: int) -> bool:
+        asked.append(os.fstat(source).st_size)
+        return os.sendfile(target, source, 0, asked[0]) == asked[0] if shares else False
+
+    monkeypatch.setattr(onnx_name, "clone_file", clone)
+    path = save(tmp_path / "in", external=True)
+    size = 64 << 20
+    os.truncate(path.parent / "w" / "m.data", size)
+    tracemalloc.start()
+    onnx_name.rename(path, NAME, tmp_path / "out" / "m.onnx")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert asked == [size] and peak < size // 8
+    assert (tmp_path / "out" / "w" / "m.data").stat().st_size == size
+
+
 def test_external_weights_that_are_gone_or_outside_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "in", external=True)
     (path.parent / "w" / "m.data").unlink()

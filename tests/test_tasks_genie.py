@@ -136,8 +136,6 @@ def test_libgenie_takes_what_a_pipeline_makes(tmp_path: Path, splits: int) -> No
 
 def test_commands_for_other_kinds_find_nothing(tmp_path: Path) -> None:
     project = Genie.make(tmp_path / "p")
-    plan = project.doit("ci_plan", "--json")
-    assert plan.code == 0 and json.loads(plan.text)["parts"] == [], plan.text
     assert project.doit("verify_qnn").code == 0
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from mnnqnn_tasks.errors import GenieError
-from mnnqnn_tasks.files import atomic_writer
+from mnnqnn_tasks.files import atomic_writer, clone_file
 from mnnqnn_tasks.genie import wire
 
 _GRAPH, _NAME = 7, 2
@@ -52,6 +52,10 @@ def _not_onnx(path: Path, why: object) -> GenieError:
     )
 
 
+#: Files of weights by the place that they were brought to.
+Brought = MutableMapping[str, Path]
+
+
 @dataclass(frozen=True)
 class Renamed:
     """What was done to a model.
@@ -68,12 +72,16 @@ class Renamed:
     external: tuple[str, ...]
 
 
-def rename(source: Path, name: str, target: Path | None = None) -> Renamed:
+def rename(
+    source: Path, name: str, target: Path | None = None, brought: Brought | None = None
+) -> Renamed:
     """Give the graph of ``source`` another name.
 
     Args:
-        target: write there and leave ``source`` as it is; external weights are copied
+        target: write there and leave ``source`` as it is; external weights are brought
             beside it.  By default ``source`` is replaced, atomically.
+        brought: weights that were brought before, which models of one folder share; what
+            this call brings is added.
 
     Raises:
         GenieError: not an ONNX model, or one that cannot carry the name.
@@ -85,9 +93,9 @@ def rename(source: Path, name: str, target: Path | None = None) -> Renamed:
             size = os.fstat(stream.fileno()).st_size
             graph, names = _find(stream.fileno(), size)
             before = wire.text(stream.fileno(), names[-1]) if names else ""
-            external = tuple(sorted(set(_external(stream.fileno(), "model", 0, size))))
+            external = _weights(stream.fileno(), size)
             for location in external if target is not None else ():
-                _bring(source, goal, location)
+                _bring(source, goal, location, {} if brought is None else brought)
             if before != name or target is not None:
                 _write(stream, size, graph, names, name, goal)
     except wire.Malformed as error:
@@ -95,6 +103,26 @@ def rename(source: Path, name: str, target: Path | None = None) -> Renamed:
     except OSError as error:
         raise GenieError("cannot read the model", where=str(source), why=str(error)) from error
     return Renamed(goal, before, name, external)
+
+
+def external_files(path: Path) -> tuple[str, ...]:
+    """The files with a model's weights, relative to it, sorted.
+
+    Raises:
+        GenieError: not an ONNX model.
+    """
+    try:
+        with path.open("rb") as stream:
+            return _weights(stream.fileno(), os.fstat(stream.fileno()).st_size)
+    except wire.Malformed as error:
+        raise _not_onnx(path, error) from error
+    except OSError as error:
+        raise GenieError("cannot read the model", where=str(path), why=str(error)) from error
+
+
+def _weights(fd: int, size: int) -> tuple[str, ...]:
+    found = {os.path.normpath(location) for location in _external(fd, "model", 0, size)}
+    return tuple(sorted(found))
 
 
 def graph_name(path: Path) -> str:
@@ -144,8 +172,11 @@ def _locations(fd: int, tensor: wire.Field) -> Iterator[str]:
                 yield wire.text(fd, pair[_VALUE])
 
 
-def _bring(source: Path, goal: Path, location: str) -> None:
-    """Put a file of external weights where the copy of the model looks for it."""
+def _bring(source: Path, goal: Path, location: str, brought: Brought) -> None:
+    """Put a file of external weights where the copy of the model looks for it.
+
+    The file system shares the blocks where it can, until one of the two is written to.
+    """
     inside = Path(os.path.normpath(location))
     if inside.is_absolute() or inside.parts[:1] == ("..",):
         raise GenieError(
@@ -161,12 +192,23 @@ def _bring(source: Path, goal: Path, location: str) -> None:
             why=f"{source.name} names them",
             todo="put them beside the model",
         )
-    data = source.parent / inside
-    if os.path.realpath(data) == os.path.realpath(goal.parent / inside):
+    data, copy = Path(os.path.realpath(source.parent / inside)), goal.parent / inside
+    known = os.path.realpath(copy) in brought
+    other = brought.setdefault(os.path.realpath(copy), data)
+    if other != data:
+        raise GenieError(
+            "the weights of two models would be one file",
+            where=str(copy),
+            why=f"{data} and {other} have the same place below their models",
+            todo="give the models one by one, each with a folder of its own",
+        )
+    if data == Path(os.path.realpath(copy)) or known:
         return
-    # A copy: the onnx package refuses weights that have a second hard link.
-    with data.open("rb") as stream, atomic_writer(goal.parent / inside) as out:
-        shutil.copyfileobj(stream, out, _CHUNK)
+    # No link: the onnx package refuses weights that have a second hard link or are reached
+    # through a symbolic one, and then it refuses the model that they come from as well.
+    with data.open("rb") as stream, atomic_writer(copy) as out:
+        if not clone_file(stream.fileno(), out.fileno()):
+            shutil.copyfileobj(stream, out, _CHUNK)
 
 
 def _write(

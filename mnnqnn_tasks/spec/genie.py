@@ -83,10 +83,13 @@ class Compile:
         command: program and arguments with placeholders, `COMMAND_FIELDS`; empty for a
             native compile.
         time_limit_s: seconds after which a command is ended.
+        tools: files and folders, absolute, that the command uses beside its arguments; None
+            where that is not said: then nobody knows what a binary depends on.
     """
 
     command: tuple[str, ...] = ()
     time_limit_s: int = 7200
+    tools: tuple[str, ...] | None = None
 
     @property
     def native(self) -> bool:
@@ -103,6 +106,7 @@ class GeniePipeline:
         genie: releases of QAIRT whose loader must take the bundles; empty is every known one.
         build_dir, dist_dir: absolute, links resolved; need not exist.
         max_memory: bytes that the tasks of a run may use together, ``None`` if not said.
+        cache: what the pipeline says of the cache; see `mnnqnn_tasks.cache.config`.
         warnings: messages to print once.
     """
 
@@ -114,6 +118,7 @@ class GeniePipeline:
     build_dir: Path
     dist_dir: Path
     max_memory: int | None = None
+    cache: dict[str, Any] = field(default_factory=dict, hash=False)
     warnings: tuple[str, ...] = ()
 
 
@@ -303,10 +308,9 @@ def read_compile(document: Document, base: Path) -> Compile:
             "native and command exclude each other" if native else "nothing compiles",
             "write native: true, or command: [...], and not both",
         )
-    if native and "time_limit_s" in raw:
-        raise document.error(
-            ("compile", "time_limit_s"), "it is for a command", "remove it", at_key=True
-        )
+    for key in ("time_limit_s", "tools"):
+        if native and key in raw:
+            raise document.error(("compile", key), "it is for a command", "remove it", at_key=True)
     command = list(raw.get("command", ()))
     given: set[str] = set()
     for i, argument in enumerate(command):
@@ -324,7 +328,15 @@ def read_compile(document: Document, base: Path) -> Compile:
             )
         if os.sep in command[0]:
             command[0] = os.path.normpath(base / os.path.expanduser(command[0]))
-    return Compile(tuple(command), int(raw.get("time_limit_s", 7200)))
+    tools = None
+    if "tools" in raw:
+        given_tools = [os.path.realpath(base / os.path.expanduser(path)) for path in raw["tools"]]
+        for i, path in enumerate(given_tools):
+            if not os.path.exists(path):
+                todo = "correct it, or remove it"
+                raise document.error(("compile", "tools", i), f"there is no {path}", todo)
+        tools = tuple(given_tools)
+    return Compile(tuple(command), int(raw.get("time_limit_s", 7200)), tools)
 
 
 def check_genie_folders(pipeline: GeniePipeline, document: Document) -> None:

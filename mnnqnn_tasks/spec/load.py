@@ -98,6 +98,7 @@ def _genie(document: Document, file: Path) -> GeniePipeline:
         build_dir=_resolve(file.parent, raw.get("build_dir", "build")),
         dist_dir=_resolve(file.parent, raw.get("dist_dir", "dist")),
         max_memory=_bytes(raw["max_memory"]) if "max_memory" in raw else None,
+        cache=_cache(file.parent, raw.get("cache", {})),
         warnings=tuple(warnings),
     )
     check_genie_folders(pipeline, document)

@@ -68,7 +68,7 @@ def run_stage(
         seconds = round(time.monotonic() - begin, 3) if done is None else done.seconds
         if cache is not None and action is not None and how["outcome"] == "miss":
             cached.keep(cache, job, action, how["key"], record, values, seconds)
-        elif cache is not None and isinstance(job, Job) and stage == "bundle":
+        elif cache is not None and stage in ("bundle", "genie.bundle"):
             from mnnqnn_tasks.tasks import exports
 
             exports.keep(cache, job, arguments, record, seconds)

@@ -96,7 +96,7 @@ def _caches(max_size: str) -> list[CacheSettings]:
     Raises:
         InvalidCommand: one of them is wrong.
     """
-    pipelines = {job.pipeline.file: job.pipeline for job in session.current().jobs.values()}
+    pipelines = {job.pipeline.file: job.pipeline for job in session.current().every_job()}
     try:
         found = [cache_settings(pipeline.cache) for pipeline in pipelines.values()]
         if max_size:

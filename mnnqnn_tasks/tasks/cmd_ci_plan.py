@@ -20,7 +20,7 @@ from mnnqnn_tasks.tasks import exports, names, session
 from mnnqnn_tasks.tasks.anywhere import options_first
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.reporter import unread_output
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 #: Version of the JSON that is printed; its schema is ``schemas/ci_plan.schema.json``.
 VERSION = 1
@@ -42,7 +42,10 @@ _MATRIX = {
 
 
 #: What may be asked about: the tasks of these names.
-_EXPORTS = ("export_qnn", "bundle")
+_EXPORTS = (*session.EXPORTS, "bundle")
+
+#: The stages of a model of either kind come in this order.
+_ORDER = ("name", *session.STAGES[:-2], "config", "lint", *session.STAGES[-2:])
 
 #: The states, as the last line of the text counts them.
 _WORDS = {"fresh": "fresh", "restorable": "restorable", "build": "to build"}
@@ -82,7 +85,7 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
 
     name = "ci_plan"
     doc_purpose = "say what is fresh, restorable from the cache, or must be built"
-    doc_usage = "[export_qnn[:MODEL[:TARGET]] ...]"
+    doc_usage = "[export_qnn[:MODEL[:TARGET]] | export_genie[:MODEL[:TARGET]] ...]"
     doc_description = (
         "Tells for every model and target whether its bundle is fresh, can be taken from the "
         "cache, or must be built, and why. Builds nothing."
@@ -97,12 +100,13 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         if as_json and matrix:
             raise InvalidCommand("--json and --matrix are two forms of the answer: choose one")
         tasks = TaskControl(self.task_list).tasks  # which finds out who makes whose inputs
-        chosen = names.expand(pos_args or [n for n in ("export_qnn",) if n in tasks], tasks)
+        chosen = names.expand(pos_args or [n for n in session.EXPORTS if n in tasks], tasks)
         for name in chosen:
             if name.split(":")[0] not in _EXPORTS:
                 raise InvalidCommand(
-                    f"{name!r} is no export\n  to do: export_qnn, export_qnn:MODEL or "
-                    "export_qnn:MODEL:TARGET; `doit why` tells of every other task"
+                    f"{name!r} is no export\n  to do: export_qnn or export_genie, "
+                    "export_qnn:MODEL or export_qnn:MODEL:TARGET; `doit why` tells of every "
+                    "other task"
                 )
         asked = {task.name for task in tasks_and_deps_iter(tasks, chosen)}
         parts = list(self._parts(tasks, asked))
@@ -120,7 +124,7 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
 
     def _parts(self, tasks: dict[str, Task], asked: set[str]) -> Iterator[Part]:
         """What there is to say of every bundle that is asked for."""
-        jobs = session.current().jobs.values()
+        jobs = session.current().every_job()
         wanted = {j.name: [t for t in j.model.targets if _bundle(j, t) in asked] for j in jobs}
         pairs = [(job, target) for job in jobs for target in wanted[job.name]]
         known = {b.task: b for job in jobs for b in exports.bundles(job, wanted[job.name])}
@@ -130,14 +134,15 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
             why, bundle = because[_bundle(job, target)], known.get(_bundle(job, target))
             key = bundle.key if bundle else None
             state = "fresh" if not why else "restorable" if key in held else "build"
-            task = f"export_qnn:{job.name}:{target.name}"
+            export = "export_genie" if isinstance(job, GenieJob) else "export_qnn"
+            task = f"{export}:{job.name}:{target.name}"
             file = os.path.relpath(job.pipeline.file)
             yield Part(job.name, target.name, file, task, state, key, why)
 
     def _reasons(
         self,
         tasks: dict[str, Task],
-        pairs: list[tuple[Job, Target]],
+        pairs: list[tuple[Job | GenieJob, Target]],
         known: dict[str, exports.Bundle],
     ) -> dict[str, tuple[Reason, ...]]:
         """Why bundles are not fresh, by the names of their tasks."""
@@ -182,8 +187,13 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
             self.outstream.flush()
 
 
-def _trouble(job: Job) -> Reason | None:
+def _trouble(job: Job | GenieJob) -> Reason | None:
     """Why a model cannot be read; every run meets that first."""
+    if isinstance(job, GenieJob):
+        from mnnqnn_tasks.tasks.geniechain.whole import trouble
+
+        met = trouble(job)
+        return Reason(met[0], str(met[1]).splitlines()[0]) if met else None
     try:
         exports.model_files(job)
     except MnnqnnError as error:
@@ -193,10 +203,10 @@ def _trouble(job: Job) -> Reason | None:
 
 def _by_stage(reason: Reason) -> tuple[int, str]:
     stage = reason.task.split(":")[0]  # a user's own task may make what a stage reads
-    return session.STAGES.index(stage) if stage in session.STAGES else -1, reason.task
+    return _ORDER.index(stage) if stage in _ORDER else -1, reason.task
 
 
-def _bundle(job: Job, target: Target) -> str:
+def _bundle(job: Job | GenieJob, target: Target) -> str:
     return f"bundle:{job.name}:{target.name}"
 
 

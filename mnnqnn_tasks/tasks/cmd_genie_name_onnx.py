@@ -86,8 +86,9 @@ def _run(opt: dict[str, Any], models: list[Path]) -> int:
     before = [onnx_name.graph_name(one.path) for one in given]  # all are models, or none is touched
     if not opt["dry_run"]:
         goals = _goals(given, opt["output"])
+        brought: dict[str, Path] = {}
         for one, goal in zip(given, goals, strict=True):
-            onnx_name.rename(one.path, str(one.name), goal)
+            onnx_name.rename(one.path, str(one.name), goal, brought)
     values = onnx_plan.compiler_values(given)
     missing = [str(name) for name in onnx_plan.missing(given)]
     if opt["as_json"]:

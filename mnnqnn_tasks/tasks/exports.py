@@ -25,10 +25,11 @@ from mnnqnn_tasks.tasks import cached, checks, session
 from mnnqnn_tasks.tasks.actions import remove
 from mnnqnn_tasks.tasks.fresh import Fresh
 from mnnqnn_tasks.tasks.keys import ROOMS, STAGE_VERSION, code_version, mnn_version, qnn_identity
-from mnnqnn_tasks.tasks.session import Job
+from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 #: What is done, and the version of the key's form.
 ACTION = "export/2"
+GENIE_ACTION = "genie.export/1"
 
 #: In a record of a bundle: it came from the cache as a whole.
 _WHOLE = "whole"
@@ -86,7 +87,7 @@ class Bundle:
         stale: why what is there is not that, ``None`` if it is.
     """
 
-    job: Job
+    job: Job | GenieJob
     target: Target
     inputs: Mapping[str, Any]
     key: str
@@ -98,9 +99,28 @@ class Bundle:
         return f"bundle:{self.job.name}:{self.target.name}"
 
 
-def bundles(job: Job, targets: Iterable[Target]) -> Iterator[Bundle]:
-    """The bundles of a model whose keys can be told now: it can be read, and is exported
-    by the native toolchain."""
+def bundles(job: Job | GenieJob, targets: Iterable[Target]) -> Iterator[Bundle]:
+    """The bundles of a model whose keys can be told now: it can be read, and what makes
+    them is known."""
+    for target, inputs in _inputs(job, targets):
+        record = _record_of(job, target)
+        stale: str | None = NOT_HERE
+        if is_whole(job, target):
+            stale = _fresh(job, target, inputs).why(record)
+        elif record:
+            stale = "the bundle is missing"
+        yield Bundle(job, target, inputs, action_key(_action(job), inputs), stale)
+
+
+def _inputs(
+    job: Job | GenieJob, targets: Iterable[Target]
+) -> Iterator[tuple[Target, dict[str, Any]]]:
+    """All that bundles depend on; nothing where it cannot be told now."""
+    if isinstance(job, GenieJob):
+        from mnnqnn_tasks.tasks.geniechain import whole
+
+        yield from whole.planned(job, targets)
+        return
     if not job.pipeline.toolchain.is_native():
         return
     try:
@@ -108,13 +128,11 @@ def bundles(job: Job, targets: Iterable[Target]) -> Iterator[Bundle]:
     except MnnqnnError:
         return
     for target in targets:
-        record, inputs = _record_of(job, target), inputs_of(job, target, files)
-        stale: str | None = NOT_HERE
-        if is_whole(job, target):
-            stale = _fresh(job, target, inputs).why(record)
-        elif record:
-            stale = "the bundle is missing"
-        yield Bundle(job, target, inputs, action_key(ACTION, inputs), stale)
+        yield target, inputs_of(job, target, files)
+
+
+def _action(job: Job | GenieJob) -> str:
+    return GENIE_ACTION if isinstance(job, GenieJob) else ACTION
 
 
 def in_cache(found: Iterable[Bundle]) -> set[str]:
@@ -129,7 +147,7 @@ def in_cache(found: Iterable[Bundle]) -> set[str]:
 
 
 def short_cuts(
-    wanted: Iterable[tuple[Job, Iterable[Target]]], *, restore: bool
+    wanted: Iterable[tuple[Job | GenieJob, Iterable[Target]]], *, restore: bool
 ) -> dict[str, dict[str, Task]]:
     """Tasks of bundles that are there or can be had without any other task.
 
@@ -159,7 +177,7 @@ def short_cuts(
     return ready
 
 
-def there(job: Job) -> dict[str, Task]:
+def there(job: Job | GenieJob) -> dict[str, Task]:
     """Tasks of the bundles that came from the cache as a whole, for commands that neither
     run tasks nor tell what would run: whether they are still right is not asked."""
     return {
@@ -169,18 +187,18 @@ def there(job: Job) -> dict[str, Task]:
     }
 
 
-def is_whole(job: Job, target: Target) -> bool:
+def is_whole(job: Job | GenieJob, target: Target) -> bool:
     """Whether the bundle came from the cache as a whole when it was made last."""
     return bool(_record_of(job, target).get(_WHOLE))
 
 
-def by_stages(job: Job, target: Target) -> bool:
+def by_stages(job: Job | GenieJob, target: Target) -> bool:
     """Whether a bundle is there that was made here: its stages know what has changed."""
     there = bool(_record_of(job, target)) and os.path.isdir(job.layout.bundle(target.name))
     return there and not is_whole(job, target)
 
 
-def _may_be_whole(job: Job, target: Target) -> bool:
+def _may_be_whole(job: Job | GenieJob, target: Target) -> bool:
     """Whether a bundle came as a whole, or is not there and may come."""
     if by_stages(job, target):
         return False
@@ -188,7 +206,11 @@ def _may_be_whole(job: Job, target: Target) -> bool:
 
 
 def keep(
-    cache: Cache, job: Job, arguments: Mapping[str, Any], record: cached.Record, seconds: float
+    cache: Cache,
+    job: Job | GenieJob,
+    arguments: Mapping[str, Any],
+    record: cached.Record,
+    seconds: float,
 ) -> None:
     """Add a bundle that was made to the cache, if its key covers all that made it.
 
@@ -196,17 +218,30 @@ def keep(
         arguments: those of the stage ``bundle``.
         record: of every file of the bundle, by path.
     """
-    if not job.pipeline.toolchain.is_native():
-        return
     target = next(t for t in job.model.targets if t.name == arguments["target"]["name"])
+    inputs = _inputs_made(job, target, arguments, record)
+    if inputs is not None:
+        action = cached.Action(_action(job), {}, {}, job.layout.bundle(target.name))
+        key = action_key(action.stage, inputs)
+        cached.keep(cache, job, action, key, record, {}, seconds)
+
+
+def _inputs_made(
+    job: Job | GenieJob, target: Target, arguments: Mapping[str, Any], record: cached.Record
+) -> dict[str, Any] | None:
+    """All that a bundle depended on when it was made; the model may be another one by now."""
+    if isinstance(job, GenieJob):
+        from mnnqnn_tasks.tasks.geniechain import whole
+
+        tokenizer = os.path.join(job.layout.bundle(target.name), "tokenizer.json")
+        return whole.made(job, target, record[tokenizer][2])
+    if not job.pipeline.toolchain.is_native():
+        return None
     index = json.loads(Path(arguments["index"]).read_text("utf-8"))
-    files = {name: said["sha256"] for name, said in index["files"].items()}
-    key = action_key(ACTION, inputs_of(job, target, files))
-    action = cached.Action(ACTION, {}, {}, job.layout.bundle(target.name))
-    cached.keep(cache, job, action, key, record, {}, seconds)
+    return inputs_of(job, target, {name: said["sha256"] for name, said in index["files"].items()})
 
 
-def _record_of(job: Job, target: Target) -> dict[str, Any]:
+def _record_of(job: Job | GenieJob, target: Target) -> dict[str, Any]:
     values = job.place.journal.records.get(f"bundle:{job.name}:{target.name}", {})
     said = values.get("_values_:")
     return said if isinstance(said, dict) else {}
@@ -221,7 +256,9 @@ class _Fresh(Fresh):
         return self.stale or super().why(values)
 
 
-def _fresh(job: Job, target: Target, inputs: Mapping[str, Any], stale: str | None = None) -> Fresh:
+def _fresh(
+    job: Job | GenieJob, target: Target, inputs: Mapping[str, Any], stale: str | None = None
+) -> Fresh:
     nothing_extra = checks.nothing_extra(job, job.layout.bundle(target.name))
     fresh = _Fresh(inputs, job.path_names, (nothing_extra,))
     fresh.stale = stale
@@ -240,7 +277,7 @@ def _task(bundle: Bundle, stale: str | None, values: dict[str, Any]) -> Task:
     return Task(
         bundle.task,
         [(_give, [values])],
-        targets=[os.path.join(out, "config_qnn.json")],
+        targets=[os.path.join(out, _FIRST[type(job)])],
         uptodate=[_fresh(job, target, bundle.inputs, stale)],
         clean=[(remove, [[out]])],
         doc=f"the bundle of {job.name} for {target.name}, from the cache",
@@ -287,6 +324,10 @@ def _restore(cache: Cache | None, bundle: Bundle) -> dict[str, Any] | None:
         "cache": {"outcome": "hit", "key": bundle.key},
         _WHOLE: True,
     }
+
+
+#: The file of a bundle that a runtime reads first.
+_FIRST = {Job: "config_qnn.json", GenieJob: "genie_config.json"}
 
 
 class _Lost(Exception):

@@ -74,7 +74,9 @@ def _is_gone(place: Place, task: str) -> bool:
     if job is None or job.place is not place:
         return True
     if isinstance(job, session.GenieJob):
-        return task not in here.known
+        from mnnqnn_tasks.tasks.geniechain.tasks import task_names
+
+        return task not in task_names(job)
     part = rest[1] if len(rest) > 1 else ""
     if stage in session.OF_A_TARGET:
         return part != "" and part not in {target.name for target in job.model.targets}

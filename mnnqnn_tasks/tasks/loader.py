@@ -155,18 +155,19 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
     """
     here = session.current()
     by_stage: dict[str, list[str]] = {s: [] for s in (*session.STAGES, *session.GENIE_STAGES)}
-    genies = _genie_tasks()
-    wanted = {n: _only_bundles(j, typed) if short else [] for n, j in here.jobs.items()}
-    pairs = [(here.jobs[name], targets) for name, targets in wanted.items()]
+    every = {job.name: job for job in here.every_job()}
+    wanted = {n: _only_bundles(j, typed) if short else [] for n, j in every.items()}
+    pairs = [(every[name], targets) for name, targets in wanted.items()]
     ready = exports.short_cuts(pairs, restore=executes)
     if not short:
-        ready = {name: exports.there(job) for name, job in here.jobs.items()}
+        ready = {name: exports.there(job) for name, job in every.items()}
+    genies = _genie_tasks(wanted, ready)
     static = {
         name: list(chains.static_tasks(job))
         for name, job in here.jobs.items()
         if not wanted[name] or len(ready.get(name, ())) < len(wanted[name])
     }
-    here.builds = bool(static or genies)
+    here.builds = bool(static) or any(task.name.startswith("compile:") for task in genies)
     fixed = [task.name for tasks in (*static.values(), genies) for task in tasks]
     patterns = names.patterns(typed, here.jobs, fixed)
     for name, job in here.jobs.items():
@@ -208,29 +209,36 @@ _GROUP_DOC = {
 }
 
 
-def _genie_tasks() -> list[Task]:
-    """The tasks of all Genie models."""
+def _genie_tasks(
+    wanted: Mapping[str, list[Target]], ready: Mapping[str, Mapping[str, Task]]
+) -> list[Task]:
+    """The tasks of all Genie models; see `_all_tasks`."""
     here = session.current()
     if not here.genies:
         return []
-    from mnnqnn_tasks.tasks.geniechain.tasks import tasks
+    from mnnqnn_tasks.tasks.geniechain.tasks import tasks, whole_tasks
 
-    made = [task for job in here.genies.values() for task in tasks(job)]
-    here.known = {task.name for task in made}
+    made: list[Task] = []
+    for name, job in here.genies.items():
+        done = ready.get(name, {})
+        whole = wanted[name] and len(done) == len(wanted[name])
+        made += whole_tasks(job, done) if whole else tasks(job, done)
     return made
 
 
-def _only_bundles(job: Job, typed: list[str]) -> list[Target]:
+def _only_bundles(job: Job | GenieJob, typed: list[str]) -> list[Target]:
     """The targets for which the command line asks for bundles of ``job``.
 
     None of them where it asks for anything else as well: that may need every task.
     """
     wanted: dict[str, Target] = {}
+    mine = "export_genie" if isinstance(job, GenieJob) else "export_qnn"
     for name in typed:
         stage, *rest = name.split(":")
-        if isinstance(session.current().job_of(name), GenieJob) or name == "export_genie":
+        other = session.current().job_of(name)
+        if (stage in session.EXPORTS and stage != mine) or (other and type(other) is not type(job)):
             continue  # no model's of this kind
-        if stage not in ("export_qnn", "bundle") or "*" in name or len(rest) > 2:
+        if stage not in (mine, "bundle") or "*" in name or len(rest) > 2:
             return []
         model, target = (*rest, "", "")[:2]
         if model in ("", job.name):

@@ -119,7 +119,6 @@ class Session:
         failed: names of tasks that failed or wait for one that did.
         removed: how many files and folders this command deleted, or would.
         problems: messages about what could not be deleted, one per reason.
-        known: names of the tasks of Genie pipelines.
         builds: there are tasks of stages, not only bundles that are ready.
         only_failures: what went wrong in this run are failed tasks, nothing else.
         seen: files that the task asked about last made, and that are as they were then.
@@ -138,7 +137,6 @@ class Session:
     failed: set[str] = field(default_factory=set)
     removed: int = 0
     problems: dict[str, str] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
     builds: bool = False
     only_failures: bool = False
     seen: set[str] = field(default_factory=set)
@@ -224,7 +222,7 @@ class Session:
             CacheError: settings that cannot be understood.
             ToolMissing: a package for the remote is not installed.
         """
-        for job in self.jobs.values():
+        for job in self.every_job():
             if job.pipeline.file not in self.caches:
                 settings = cache_settings(job.pipeline.cache)
                 cache = open_cache(settings, warn=_warn)

@@ -22,12 +22,12 @@ class GenieLayout(Layout):
         return self._in("graphs", f"{graph}.json")
 
     def target(self, target: str) -> str:
-        """Binaries and config of a target as they are in the bundle."""
+        """Binaries and config of a target as they are in the bundle, and reports."""
         return self._in("targets", target)
 
     def report(self, target: str, name: str) -> str:
         """The read-back report of a context binary."""
-        return self._in("reports", target, f"{name}.json")
+        return self._in("targets", target, f"{name}.json")
 
     def lint(self, target: str) -> str:
         """What the lint says of a target."""

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnnqnn_tasks.errors import BundleError, GenieError, ToolError, ToolMissing
-from mnnqnn_tasks.files import disk_errors, sha256_file, write_json
+from mnnqnn_tasks.files import disk_errors, sha256_file, write_bytes, write_json
+from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks.geniechain import sources
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.qnn.binary import BinaryInfo
@@ -44,19 +46,19 @@ def name_onnx(source: str, graph: str, out: str, listing: str) -> Outcome:
 
     Raises:
         GenieError: no ONNX model.
+        StaleInputError: something wrote to it meanwhile.
         DiskError.
     """
     from mnnqnn_tasks.genie.onnx_name import rename
 
     with disk_errors(out):
         shutil.rmtree(out, ignore_errors=True)
-    model = Path(source)
+    before, model = sources.numbers(source), Path(source)
     done = rename(model, graph, Path(out) / model.name)
-    made = [done.path, *(Path(out) / name for name in done.external)]
-    digests = {str(path.relative_to(out)): sha256_file(path) for path in made}
-    write_json(listing, {"model": model.name, "files": digests}, durable=False)
-    weights = {str(model.parent / name): digests[os.path.normpath(name)] for name in done.external}
-    return [*map(str, made), listing], {"weights": weights}
+    files = _list(source, graph, listing, before)
+    digests = {str(Path(out) / name): files[name] for name in done.external}
+    weights = {str(model.parent / name): files[name] for name in done.external}
+    return [str(done.path), *digests, listing], {"weights": weights, "digests": digests}
 
 
 def name_net(source: str, graph: str, out: str, listing: str) -> Outcome:
@@ -64,6 +66,7 @@ def name_net(source: str, graph: str, out: str, listing: str) -> Outcome:
 
     Raises:
         NetFileError: no such file, or a wrong one.
+        StaleInputError: something wrote to it meanwhile.
         DiskError.
     """
     from dataclasses import replace
@@ -72,12 +75,19 @@ def name_net(source: str, graph: str, out: str, listing: str) -> Outcome:
 
     with disk_errors(out):
         shutil.rmtree(out, ignore_errors=True)
-    path = Path(out) / f"{graph}_net.json"
+    before, path = sources.numbers(source), Path(out) / f"{graph}_net.json"
     netjson.save(replace(netjson.load(Path(source)), name=graph), path)
-    write_json(
-        listing, {"model": path.name, "files": {path.name: sha256_file(path)}}, durable=False
-    )
+    _list(source, graph, listing, before)
     return [str(path), listing], {}
+
+
+def _list(source: str, graph: str, listing: str, before: Any) -> dict[str, str]:
+    """Write the listing of a graph whose files were not written to; their digests."""
+    said = sources.listing(source, graph, session.current().digest)
+    sources.require_unchanged(source, before)
+    write_bytes(listing, sources.listing_bytes(said), durable=False)
+    files: dict[str, str] = said["files"]
+    return files
 
 
 def link(

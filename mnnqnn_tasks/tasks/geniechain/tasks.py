@@ -15,6 +15,7 @@ from mnnqnn_tasks.genie.names import GraphName, NamePlan, plan
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import checks, graph, session
 from mnnqnn_tasks.tasks.fresh import Check
+from mnnqnn_tasks.tasks.geniechain.tools import digest_of
 from mnnqnn_tasks.tasks.keys import code_version, qnn_identity
 from mnnqnn_tasks.tasks.session import GenieJob
 
@@ -22,56 +23,87 @@ from mnnqnn_tasks.tasks.session import GenieJob
 _CONFIG_FILES = ("genie_config.json", "htp_backend_ext_config.json", "tokenizer.json")
 
 #: The rooms whose code makes a stage's result, beside this one.
-_ROOMS: Mapping[str, tuple[str, ...]] = {
+ROOMS: Mapping[str, tuple[str, ...]] = {
     "values": ("genie",),
     "name_onnx": ("genie",),
     "name_net": ("qnn",),
     "link": ("qnn",),
-    "compile": ("toolchain/external",),
+    # The listing of a graph is about its source: the code that names it counts as well.
+    "compile": ("genie", "toolchain/external"),
     "config": ("genie",),
     "lint": ("genie", "qnn"),
     "bundle": (),
 }
 
 
-def tasks(job: GenieJob) -> Iterator[Task]:
-    """Every task of a model, groups included."""
-    names = _plan(job)
+def tasks(job: GenieJob, ready: Mapping[str, Task]) -> Iterator[Task]:
+    """Every task of a model, groups included.
+
+    Args:
+        ready: by target, the tasks of bundles that need no other.
+    """
+    names = names_of(job)
     named = [_NAME[job.pipeline.compile.native](job, one) for one in names]
     named.append(_values_task(job, names))
     yield from named
     yield graph.group(f"name:{job.name}", [t.name for t in named], f"graph names of {job.name}")
+    made = [target for target in job.model.targets if target.name not in ready]
     for stage in ("compile", "config", "lint", "bundle"):
-        for target in job.model.targets:
-            made = list(_PER_TARGET[stage](job, target, names))
-            yield from made
+        for target in made:
+            per_target = list(_PER_TARGET[stage](job, target, names))
+            yield from per_target
             if stage == "compile":
-                members = [task.name for task in made]
+                members = [task.name for task in per_target]
                 doc = f"all binaries of {job.name} for {target.name}"
                 yield graph.group(f"compile:{job.name}:{target.name}", members, doc)
-        parts = [f"{stage}:{job.name}:{target.name}" for target in job.model.targets]
+        there = [*made] if stage != "bundle" else job.model.targets
+        parts = [f"{stage}:{job.name}:{target.name}" for target in there]
         yield graph.group(f"{stage}:{job.name}", parts, f"{stage} of {job.name} for all targets")
-    yield from _exports(job)
+    yield from ready.values()
+    yield from _exports(job, {target.name: [f"name:{job.name}:values"] for target in made}, ready)
 
 
-def _exports(job: GenieJob) -> Iterator[Task]:
+def whole_tasks(job: GenieJob, ready: Mapping[str, Task]) -> Iterator[Task]:
+    """The tasks of a model of which nothing but these bundles is asked for."""
+    yield from ready.values()
+    yield from _exports(job, {}, ready)
+
+
+def task_names(job: GenieJob) -> set[str]:
+    """The names of all tasks of a model, without groups."""
+    name, model = job.name, job.model
+    found = {f"name:{name}:{one}" for one in (*names_of(job), "values")}
+    for target in model.targets:
+        found |= {f"{stage}:{name}:{target.name}" for stage in ("config", "lint", "bundle")}
+        splits = range(1, model.splits + 1)
+        found |= {f"compile:{name}:{target.name}:{number}" for number in splits}
+    return found
+
+
+def _exports(
+    job: GenieJob, more: Mapping[str, list[str]], ready: Mapping[str, Task]
+) -> Iterator[Task]:
+    """Groups of the targets that are known here; ``more`` is what they have beside the bundle."""
     parts = []
     for target in job.model.targets:
+        if target.name not in more and target.name not in ready:
+            continue
         name = f"export_genie:{job.name}:{target.name}"
         parts.append(name)
-        members = [f"bundle:{job.name}:{target.name}", f"name:{job.name}:values"]
+        members = [f"bundle:{job.name}:{target.name}", *more.get(target.name, ())]
         doc = f"export {job.name} for {target.name}"
         yield graph.group(name, members, doc, "export_genie")
     doc = f"export {job.name} for its targets"
     yield graph.group(f"export_genie:{job.name}", parts, doc, "export_genie")
 
 
-def _plan(job: GenieJob) -> NamePlan:
+def names_of(job: GenieJob) -> NamePlan:
+    """The planned names of all graphs."""
     model = job.model
     return plan(model.context_lengths, model.sequence_lengths, model.splits)
 
 
-def _source(job: GenieJob, name: GraphName) -> str:
+def source_of(job: GenieJob, name: GraphName) -> str:
     """The file of a graph as the user has it."""
     path = job.model.graphs.format(
         type=name.kind,
@@ -84,16 +116,20 @@ def _source(job: GenieJob, name: GraphName) -> str:
     return os.path.normpath(path)
 
 
+def rooms_of(stage: str) -> tuple[str, ...]:
+    """The rooms whose code makes a stage's result."""
+    return ("tasks/geniechain", *ROOMS[stage])
+
+
 def _key(stage: str, **options: object) -> dict[str, object]:
-    rooms = ("tasks/geniechain", *_ROOMS[stage])
-    return {f"code of {room}": code_version(room) for room in rooms} | options
+    return {f"code of {room}": code_version(room) for room in rooms_of(stage)} | options
 
 
 def _values_task(job: GenieJob, names: NamePlan) -> Task:
     """The list of names, for people and for compilers that this project does not run."""
     base = str(job.pipeline.file.parent)
     models = [
-        (os.path.relpath(_source(job, one), base), [one.ar, one.cl, one.split, one.splits])
+        (os.path.relpath(source_of(job, one), base), [one.ar, one.cl, one.split, one.splits])
         for one in names
     ]
     return graph.stage_task(
@@ -121,7 +157,7 @@ _NAME: Mapping[bool, Callable[[GenieJob, GraphName], Task]] = {True: _name_net, 
 
 def _name_task(job: GenieJob, name: GraphName, stage: str, more: tuple[Check, ...]) -> Task:
     """A copy of a graph under its planned name; its listing stands for it in other tasks."""
-    source, layout = _source(job, name), job.layout
+    source, layout = source_of(job, name), job.layout
     return graph.stage_task(
         job,
         f"name:{job.name}:{name}",
@@ -178,8 +214,9 @@ def _compile_tasks(job: GenieJob, target: Target, names: NamePlan) -> Iterator[T
             deps=[job.layout.listing(name) for name in graphs],
             targets=[out, report],
             task_dep=[f"name:{job.name}:{name}" for name in graphs],
-            key=_key(stage, graphs=graphs, **graph.linked_for(target), **key),
+            key=_key(stage, file=file, graphs=graphs, **graph.linked_for(target), **key),
             clean=leavings,
+            base=job.layout.target(target.name) if cacheable(job) else "",
         )
 
 
@@ -213,30 +250,48 @@ def _external(
             "live": doit.get_var("live", "0") not in ("0", "", "no", "false"),
         },
     }
-    key: dict[str, object] = {"command": list(chain.command), "tools": _tools(job)}
-    return arguments, key, [layout.log(task), layout.work(task)]
+    return arguments, compiler_of(job), [layout.log(task), layout.work(task)]
+
+
+def compiler_of(job: GenieJob) -> dict[str, object]:
+    """The part of a key that says who compiles; empty for the wheel's library."""
+    if job.pipeline.compile.native:
+        return {}
+    return {"command": list(job.pipeline.compile.command[1:]), "tools": _tools(job)}
+
+
+def cacheable(job: GenieJob) -> bool:
+    """Whether everything is known that a binary depends on.
+
+    What a command reads beside its arguments only the pipeline can tell, in ``tools``.
+    """
+    chain = job.pipeline.compile
+    return chain.native or (chain.tools is not None and None not in _tools(job).values())
 
 
 def _tools(job: GenieJob) -> dict[str, str | None]:
-    """Digests of the program and of the files that its arguments name as they are.
+    """Digests of the program, of files that its arguments name as they are, and of ``tools``.
 
     Another compiler makes another binary, whatever it is called.
     """
-    base = job.pipeline.file.parent
-    program, *rest = job.pipeline.compile.command
+    chain, base = job.pipeline.compile, job.pipeline.file.parent
+    program, *rest = chain.command
     found = {"program": shutil.which(program)}
     found |= {text: str(base / text) for text in rest if os.path.isfile(base / text)}
-    here = session.current()
-    return {name: here.readable_digest(path) if path else None for name, path in found.items()}
+    digests = {name: digest_of(path) if path else None for name, path in found.items()}
+    for number, path in enumerate(chain.tools or ()):
+        digests[f"tools[{number}]"] = digest_of(path)
+    return digests
 
 
 _COMPILE = {"link": _native, "compile": _external}
 
 
-def _config_task(job: GenieJob, target: Target, names: NamePlan) -> Iterator[Task]:
-    model, folder = job.model, job.layout.target(target.name)
-    told = {
-        "context_size": names.context_size,
+def config_of(job: GenieJob) -> dict[str, Any]:
+    """What ``genie_config.json`` says, as `stages.config` takes it."""
+    model = job.model
+    return {
+        "context_size": names_of(job).context_size,
         "vocabulary": model.vocabulary,
         "bos_token": model.bos,
         "eos_tokens": list(model.eos),
@@ -250,12 +305,16 @@ def _config_task(job: GenieJob, target: Target, names: NamePlan) -> Iterator[Tas
         "sampler": model.sampler,
         **model.engine,
     }
+
+
+def _config_task(job: GenieJob, target: Target, names: NamePlan) -> Iterator[Task]:
+    told, folder = config_of(job), job.layout.target(target.name)
     device = {
         "soc_id": target.soc_id,
         "dsp_arch": target.dsp_arch,
         "weight_sharing": target.weight_sharing,
     }
-    tokenizer = str(model.tokenizer)
+    tokenizer = str(job.model.tokenizer)
     yield graph.stage_task(
         job,
         f"config:{job.name}:{target.name}",

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mnnqnn_tasks.errors import ModelFileError, PartitionError
@@ -134,3 +135,19 @@ def test_a_range_that_the_model_lost(made: Partition) -> None:
     del ranges[min(ranges)]
     with pytest.raises(ModelFileError, match="weight range"):
         fill(make_template(made), ranges)
+
+
+def test_the_samples_need_not_be_there(samples: dict[int, Path], tmp_path: Path) -> None:
+    """The cut of the inputs that will be made is that of the inputs that were made."""
+    index = stand_in_index(json.loads(structure(MODEL, tmp_path).read_text()))
+    made, expected = (
+        load_partition(MODEL, index, inputs, supported=unsupported_reason)
+        for inputs in (samples, dict.fromkeys(samples))
+    )
+    assert make_template(made).to_json() == make_template(expected).to_json()
+    for was, said in zip(made.facts, expected.facts, strict=True):
+        for one, other in zip(was, said, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                assert (one.dims, one.dtype, one.format) == (other.dims, other.dtype, other.format)
+                assert np.array_equal(one.value, other.value)

@@ -9,6 +9,7 @@ from pathlib import Path
 from mnnqnn_tasks.errors import PartitionError, StaleInputError
 from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.mnn import reader
+from mnnqnn_tasks.mnn.folder import open_folder
 from mnnqnn_tasks.mnn.index import ModelIndex
 from mnnqnn_tasks.mnn.infer import TensorFact, infer
 from mnnqnn_tasks.partition.breaks import mask_ops
@@ -19,7 +20,12 @@ from mnnqnn_tasks.partition.fold import Folded, fold
 from mnnqnn_tasks.partition.net_view import NetOp, NetView, needed_ops, view_net
 from mnnqnn_tasks.partition.plan import Plan, PlannedPiece, graph_name
 from mnnqnn_tasks.partition.planned import planned_piece
-from mnnqnn_tasks.partition.samples import default_outputs, find_outputs, input_facts
+from mnnqnn_tasks.partition.samples import (
+    default_outputs,
+    expected_facts,
+    find_outputs,
+    input_facts,
+)
 from mnnqnn_tasks.partition.signature import signature
 from mnnqnn_tasks.partition.sources import Sources
 from mnnqnn_tasks.partition.subgraph import Subgraph, SubOp
@@ -197,7 +203,7 @@ def _unsupported(
 def load_partition(
     model_dir: Path,
     index: ModelIndex,
-    inputs: Mapping[int, Path],
+    inputs: Mapping[int, Path | None],
     refused: Collection[str] = (),
     supported: Supported | None = None,
     outputs: tuple[str, ...] | None = None,
@@ -207,7 +213,8 @@ def load_partition(
     Args:
         model_dir: the model folder.
         index: its digests.
-        inputs: sequence length -> ``input.mnn``, in the order of the shapes.
+        inputs: sequence length -> ``input.mnn``, in the order of the shapes; ``None`` for
+            the one that `mnn.inputs` makes.
         outputs: names of the outputs; `samples.default_outputs` if not given.
 
     Raises:
@@ -225,7 +232,13 @@ def load_partition(
             todo="run again",
         )
     view = view_net(reader.decode(data, name=str(path)), str(path))
-    shapes = [(length, input_facts(view, sample)) for length, sample in inputs.items()]
+
+    def facts(length: int, sample: Path | None) -> dict[int, TensorFact]:
+        if sample is None:
+            return expected_facts(view, open_folder(model_dir), length)
+        return input_facts(view, sample)
+
+    shapes = [(length, facts(length, sample)) for length, sample in inputs.items()]
     try:
         return partition(view, index, shapes, outputs or default_outputs(view), refused, supported)
     except PartitionError as error:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from mnnqnn_tasks.errors import PartitionError
 from mnnqnn_tasks.mnn import reader
+from mnnqnn_tasks.mnn.folder import ModelFolder
 from mnnqnn_tasks.mnn.infer import DTYPES, TensorFact, blob_fact
 from mnnqnn_tasks.mnn.infer.facts import Unknown
+from mnnqnn_tasks.mnn.inputs import make_samples
+from mnnqnn_tasks.mnn.samples import to_table
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.partition.net_view import NetView
 
@@ -17,22 +23,50 @@ _MAX_VALUES = 1024
 
 
 def input_facts(view: NetView, path: Path) -> dict[int, TensorFact]:
-    """Facts of the model's inputs from a sample, by tensor index.
-
-    Layout and type are those of the model's Input op, dimensions those of the sample.
-    Values are kept for small integer inputs.
+    """`facts_of` the sample in the file ``path``.
 
     Raises:
         ModelFileError: when the sample cannot be read.
         PartitionError: when it does not fit the model.
     """
-    sample = reader.read(path)
+    return facts_of(view, reader.read(path), str(path))
+
+
+def expected_facts(view: NetView, folder: ModelFolder, length: int) -> dict[int, TensorFact]:
+    """`facts_of` the sample that `mnn.inputs` makes for ``length`` tokens, before it is made.
+
+    The values of embeddings, which alone take time to make, have no part in a cut.
+
+    Raises:
+        ModelFileError: see `make_samples`.
+        PartitionError: when the inputs do not fit the model.
+    """
+
+    def rows(count: int) -> npt.NDArray[np.float32]:
+        return np.zeros((count, int(folder.settings["hidden_size"])), np.float32)
+
+    made = to_table(make_samples(folder.settings, view.net, length, rows))
+    return facts_of(view, made, str(folder.path / folder.model))
+
+
+def facts_of(view: NetView, sample: Table, where: str) -> dict[int, TensorFact]:
+    """Facts of the model's inputs from a sample, by tensor index.
+
+    Layout and type are those of the model's Input op, dimensions those of the sample.
+    Values are kept for small integer inputs.
+
+    Args:
+        where: what the sample is called in errors.
+
+    Raises:
+        PartitionError: when it does not fit the model.
+    """
     found: dict[str, TensorFact] = {}
     for op in sample.oplists or ():
         if op.type != "Const" or op.main is None or op.main.type_name != "Blob":
             raise PartitionError(
                 "not a sample of inputs",
-                where=str(path),
+                where=where,
                 why=f"it holds an op of type {op.type}",
                 todo="delete it and run again",
             )
@@ -41,7 +75,7 @@ def input_facts(view: NetView, path: Path) -> dict[int, TensorFact]:
         except Unknown as error:
             raise PartitionError(
                 f"sample tensor {op.name!r} cannot be used",
-                where=str(path),
+                where=where,
                 why=str(error),
                 todo="delete it and run again",
             ) from error
@@ -56,7 +90,7 @@ def input_facts(view: NetView, path: Path) -> dict[int, TensorFact]:
         if dtype != fact.dtype:
             raise PartitionError(
                 f"sample tensor {view.names[tensor]!r} has another type than the model's input",
-                where=str(path),
+                where=where,
                 why=f"it is {fact.dtype}, the model wants {dtype}",
                 todo="make the sample inputs again from this model",
             )

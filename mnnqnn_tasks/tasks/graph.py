@@ -147,6 +147,9 @@ def io_tasks(job: Job) -> Iterator[Task]:
 def validate_tasks(job: Job) -> Iterator[Task]:
     """Cut the model, ask QNN for every target which ops it refuses, join the answers."""
     layout = job.layout
+    given: Mapping[str, str | None] = samples(job)
+    if job.pipeline.toolchain.io == "native":
+        given = dict.fromkeys(given)  # known without waiting for them
     yield stage_task(
         job,
         f"cut:{job.name}",
@@ -155,14 +158,14 @@ def validate_tasks(job: Job) -> Iterator[Task]:
             "folder": str(job.model.path),
             "index": layout.model_json,
             "structure": layout.structure_json,
-            "inputs": samples(job),
+            "inputs": given,
             "out": layout.cut_json,
             "host_model": layout.cut_model,
             "uses": layout.ops_json,
             "net": layout.ops_net,
         },
         doc=f"cut {job.name} as if QNN refused nothing, and list what to ask QNN",
-        deps=[layout.structure_json, *samples(job).values()],
+        deps=[layout.structure_json, *(path for path in given.values() if path)],
         targets=[layout.cut_json, layout.cut_model, layout.ops_json, layout.ops_net],
         key=stage_key("cut", shapes=list(job.model.shapes)),
         base=os.path.dirname(layout.cut_json),

@@ -84,7 +84,7 @@ def cut(
     folder: str,
     index: str,
     structure: str,
-    inputs: Mapping[str, str],
+    inputs: Mapping[str, str | None],
     out: str,
     host_model: str,
     uses: str,
@@ -92,8 +92,9 @@ def cut(
 ) -> Outcome:
     """The cut of the model if QNN refuses nothing, and what it has to be asked.
 
-    ``index`` only tells whether the weights that are looked at are those of the model:
-    the cut does not depend on them.
+    ``inputs`` are samples by number of tokens; ``None`` for what `io_input` makes, whose
+    dimensions are known before it has.  ``index`` only tells whether the weights that are
+    looked at are those of the model: the cut does not depend on them.
 
     Raises:
         PartitionError, ModelFileError, StaleInputError: see `load_partition`, `op_uses`.
@@ -185,7 +186,7 @@ def tidy_partition(out: str, made: Sequence[str]) -> None:
 
 
 def _partition(
-    folder: str, structure: str, inputs: Mapping[str, str], refused: Mapping[str, str]
+    folder: str, structure: str, inputs: Mapping[str, str | None], refused: Mapping[str, str]
 ) -> Partition:
     from mnnqnn_tasks.partition.partition import load_partition
     from mnnqnn_tasks.partition.template import stand_in_index
@@ -348,8 +349,8 @@ def _index(path: str) -> ModelIndex:
     return ModelIndex.from_json(json.loads(Path(path).read_text("utf-8")))
 
 
-def _samples(inputs: Mapping[str, str]) -> dict[int, Path]:
-    return {int(length): Path(path) for length, path in inputs.items()}
+def _samples(inputs: Mapping[str, str | None]) -> dict[int, Path | None]:
+    return {int(length): Path(path) if path else None for length, path in inputs.items()}
 
 
 def target_options(target: Mapping[str, Any]) -> TargetOptions:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from doit.exceptions import TaskError, TaskFailed
 
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
-from mnnqnn_tasks.files import disk_errors, sha256_file
 from mnnqnn_tasks.tasks import cached, garbage, session
 from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.session import GenieJob, Job
+from mnnqnn_tasks.toolchain import packing
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.toolchain.work import Work
@@ -64,7 +64,8 @@ def run_stage(
             return done.made, done.values
 
         (made, values), how = cached.through(cache, job, action, work)
-        record = _record(made, values.pop("digests", {}), job, values.get("blobs", {}))
+        digests, blobs = values.pop("digests", {}), values.get("blobs", {})
+        record = packing.record(made, digests, job.layout.blobs, blobs)
         seconds = round(time.monotonic() - begin, 3) if done is None else done.seconds
         if cache is not None and action is not None and how["outcome"] == "miss":
             cached.keep(cache, job, action, how["key"], record, values, seconds)
@@ -98,30 +99,6 @@ def _recorded(job: Job | GenieJob, tasks: Iterable[str]) -> dict[str, Any]:
             if isinstance(was, list) and len(was) == 3:
                 found[job.path_names.expand(short)] = was
     return found
-
-
-def _record(
-    made: Iterable[str], digests: Mapping[str, str], job: Job | GenieJob, blobs: Iterable[str]
-) -> dict[str, list[Any]]:
-    """Size, time and digest of the files that a task made, by path.
-
-    ``digests`` are those that the stage knows.  Most bytes of a graph are links to blobs,
-    whose name is their digest.  Neither is read again.
-    """
-    known = {}
-    for digest in blobs:
-        blob = os.path.join(job.layout.blobs, digest)
-        with disk_errors(blob):
-            info = os.stat(blob)
-        known[info.st_dev, info.st_ino] = digest
-    record = {}
-    for path in sorted(made):
-        with disk_errors(path):
-            info = os.stat(path)
-            told = digests.get(path) or known.get((info.st_dev, info.st_ino))
-            digest = told or sha256_file(path)
-        record[path] = [info.st_size, info.st_mtime_ns, digest]
-    return record
 
 
 def internal_error(error: BaseException) -> str:

@@ -7,27 +7,19 @@ that are the same in every build folder.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.cache.entry import Entry
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.cache.store import Cache
-from mnnqnn_tasks.files import disk_errors, link_or_copy, sha256_file
+from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.tasks.session import GenieJob, Job
-from mnnqnn_tasks.toolchain import native
-
-#: Where the blobs of a graph are in its entry; names of raw files that are links to them.
-_BLOBS, _LINKS = "blobs/", "links"
+from mnnqnn_tasks.toolchain import native, packing
 
 #: What a stage gives: the files that it made, and values to remember.
 Outcome = tuple[list[str], dict[str, Any]]
-
-#: What is recorded of a file: size, time, digest.
-Record = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -66,43 +58,22 @@ def take(cache: Cache, job: Job | GenieJob, action: Action, key: str) -> Outcome
         DiskError: a file cannot be put in place.
     """
     entry = cache.lookup(key)
-    if entry is None:
-        return None
+    return None if entry is None else put(cache, job, action, entry)
 
-    def place(name: str) -> Path:
-        if name.startswith(_BLOBS):
-            return Path(job.layout.blobs, name.removeprefix(_BLOBS))
-        return Path(action.base, name)
 
-    if not cache.restore(entry, place):
+def put(cache: Cache, job: Job | GenieJob, action: Action, entry: Entry) -> Outcome | None:
+    """Put the result of an action in place; ``None`` if the cache does not have all of it.
+
+    Raises:
+        DiskError: a file cannot be put in place.
+    """
+    store = job.layout.blobs
+    if not cache.restore(entry, lambda name: packing.place(action.base, store, name)):
         return None
-    made = [str(place(file.name)) for file in entry.files if not file.name.startswith(_BLOBS)]
-    made += _link(job, action.base, entry)
+    made, values = packing.unpack(action.base, store, entry)
     if action.tidy:
         getattr(native, action.tidy)(action.base, made)
-    values = {name: value for name, value in entry.values.items() if name != _LINKS}
-    blobs = [f.name.removeprefix(_BLOBS) for f in entry.files if f.name.startswith(_BLOBS)]
-    if blobs:
-        from mnnqnn_tasks.translate import blobstore
-
-        values["blobs"] = {d: blobstore.stamp(Path(job.layout.blobs), d) for d in blobs}
     return made, values
-
-
-def _link(job: Job | GenieJob, base: str, entry: Entry) -> list[str]:
-    """Make the raw files of a graph links to its blobs again."""
-    links = entry.values.get(_LINKS, {})
-    if links:
-        for old in Path(base).glob("*.raw"):
-            if old.name not in links:
-                with disk_errors(old):
-                    old.unlink(missing_ok=True)
-    made = []
-    for name, digest in links.items():
-        path = os.path.join(base, name)
-        link_or_copy(os.path.join(job.layout.blobs, digest), path)
-        made.append(path)
-    return made
 
 
 def keep(
@@ -110,7 +81,7 @@ def keep(
     job: Job | GenieJob,
     action: Action,
     key: str,
-    record: Record,
+    record: packing.Record,
     values: Mapping[str, Any],
     seconds: float,
 ) -> None:
@@ -120,17 +91,8 @@ def keep(
         record: of every file that it made, by path.
         values: what it returned; of its blobs their digests are of use elsewhere as well.
     """
-    blobs = values.get("blobs", {})
-    names = {path: os.path.relpath(path, action.base) for path in record}
-    links = {names[p]: was[2] for p, was in record.items() if was[2] in blobs}
-    files = {name: Path(path) for path, name in names.items() if name not in links}
-    files |= {_BLOBS + digest: Path(job.layout.blobs, digest) for digest in blobs}
-    digests = {names[path]: str(was[2]) for path, was in record.items()}
-    digests |= {_BLOBS + digest: digest for digest in blobs}
-    said = {name: value for name, value in values.items() if name != "blobs"}
-    if links:
-        said[_LINKS] = links
-    cache.save(key, action.stage, files, said, seconds, digests)
+    packed = packing.pack(action.base, job.layout.blobs, record, values)
+    cache.save(key, action.stage, packed.files, packed.values, seconds, packed.digests)
 
 
 def through(

@@ -26,6 +26,7 @@ from mnnqnn_tasks.tasks.actions import remove
 from mnnqnn_tasks.tasks.fresh import Fresh
 from mnnqnn_tasks.tasks.keys import ROOMS, STAGE_VERSION, code_version, mnn_version, qnn_identity
 from mnnqnn_tasks.tasks.session import GenieJob, Job
+from mnnqnn_tasks.toolchain.packing import Record
 
 #: What is done, and the version of the key's form.
 ACTION = "export/2"
@@ -209,7 +210,7 @@ def keep(
     cache: Cache,
     job: Job | GenieJob,
     arguments: Mapping[str, Any],
-    record: cached.Record,
+    record: Record,
     seconds: float,
 ) -> None:
     """Add a bundle that was made to the cache, if its key covers all that made it.
@@ -227,7 +228,7 @@ def keep(
 
 
 def _inputs_made(
-    job: Job | GenieJob, target: Target, arguments: Mapping[str, Any], record: cached.Record
+    job: Job | GenieJob, target: Target, arguments: Mapping[str, Any], record: Record
 ) -> dict[str, Any] | None:
     """All that a bundle depended on when it was made; the model may be another one by now."""
     if isinstance(job, GenieJob):

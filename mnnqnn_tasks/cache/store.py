@@ -13,9 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mnnqnn_tasks.cache import upkeep
 from mnnqnn_tasks.cache.config import CacheSettings
 from mnnqnn_tasks.cache.entry import Damaged, Entry, File, to_bytes
 from mnnqnn_tasks.cache.local import LocalStore, Missing, measure
@@ -24,6 +23,9 @@ from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
 from mnnqnn_tasks.cache.reports import Reports, words
 from mnnqnn_tasks.errors import DiskError, StaleInputError
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors
+
+if TYPE_CHECKING:
+    from mnnqnn_tasks.cache import upkeep
 
 #: A process looks after the store's size when it has added this part of it.
 _SLACK = 1 / 20
@@ -310,6 +312,8 @@ class Cache:
 
     def stats(self) -> upkeep.Stats | None:
         """What the local store holds; ``None`` without one."""
+        from mnnqnn_tasks.cache import upkeep
+
         return None if self.local is None else upkeep.stats(self.local)
 
     def gc(self, max_bytes: int | None = None) -> upkeep.Collected | None:
@@ -317,10 +321,14 @@ class Cache:
         self._grown = 0
         if self.local is None or self._read_only:
             return None
+        from mnnqnn_tasks.cache import upkeep
+
         return upkeep.gc(self.local, max_bytes)
 
     def verify(self) -> upkeep.Verified | None:
         """Read the local store, see `upkeep.verify`; ``None`` without one."""
+        from mnnqnn_tasks.cache import upkeep
+
         return None if self.local is None else upkeep.verify(self.local)
 
     def _grow(self, entry: Entry) -> None:

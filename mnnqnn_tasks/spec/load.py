@@ -6,25 +6,21 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnnqnn_tasks.errors import PipelineError
 from mnnqnn_tasks.spec import yamlfile
 from mnnqnn_tasks.spec.check import Path as KeyPath
 from mnnqnn_tasks.spec.check import describe, did_you_mean, violations
-from mnnqnn_tasks.spec.genie import (
-    GenieModel,
-    GeniePipeline,
-    check_genie_folders,
-    read_compile,
-    read_genie_models,
-)
 from mnnqnn_tasks.spec.models import read_models
 from mnnqnn_tasks.spec.pipeline import Model, Pipeline, Target
 from mnnqnn_tasks.spec.schemas import schema
 from mnnqnn_tasks.spec.soc import Soc, table
 from mnnqnn_tasks.spec.toolchain import make_toolchain
 from mnnqnn_tasks.spec.yamlfile import Document
+
+if TYPE_CHECKING:
+    from mnnqnn_tasks.spec.genie import GenieModel, GeniePipeline
 
 _OPTIONS = (
     "vtcm_mb",
@@ -78,7 +74,7 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
             contradicts itself; with file, line, column and key.
     """
     found = load_any(path)
-    if isinstance(found, GeniePipeline):
+    if not isinstance(found, Pipeline):
         raise PipelineError(
             "this is a pipeline of Genie models", where=str(path), todo="name one of MNN models"
         )
@@ -86,12 +82,15 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
 
 
 def _genie(document: Document, file: Path) -> GeniePipeline:
+    # Imported where there is one: most projects have none, and pay for it at every start.
+    from mnnqnn_tasks.spec import genie
+
     raw, warnings = document.value, list[str]()
     targets = _targets(document, warnings)
-    made = read_compile(document, file.parent)
-    pipeline = GeniePipeline(
+    made = genie.read_compile(document, file.parent)
+    pipeline = genie.GeniePipeline(
         file=file,
-        models=read_genie_models(document, file.parent, targets, made.native),
+        models=genie.read_genie_models(document, file.parent, targets, made.native),
         targets=targets,
         compile=made,
         genie=tuple(raw.get("genie", ())),
@@ -101,7 +100,7 @@ def _genie(document: Document, file: Path) -> GeniePipeline:
         cache=_cache(file.parent, raw.get("cache", {})),
         warnings=tuple(warnings),
     )
-    check_genie_folders(pipeline, document)
+    genie.check_genie_folders(pipeline, document)
     return pipeline
 
 

@@ -16,9 +16,8 @@ from doit.task import DelayedLoader, Task
 
 from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.spec.check import nearest
-from mnnqnn_tasks.spec.genie import GeniePipeline
 from mnnqnn_tasks.spec.load import check_together, load_any
-from mnnqnn_tasks.spec.pipeline import Target
+from mnnqnn_tasks.spec.pipeline import Pipeline, Target
 from mnnqnn_tasks.tasks import chains, exports, garbage, graph, names, run, session
 from mnnqnn_tasks.tasks.fresh import ContentChecker
 from mnnqnn_tasks.tasks.plan import read_plan
@@ -44,10 +43,10 @@ def load() -> dict[str, Any]:
         for pipeline in pipelines:
             for warning in pipeline.warnings:
                 sys.stderr.write(f"WARNING: {warning}\n")
-            if isinstance(pipeline, GeniePipeline):
-                here.add_genie(pipeline)
-            else:
+            if isinstance(pipeline, Pipeline):
                 here.add(pipeline)
+            else:
+                here.add_genie(pipeline)
     except MnnqnnError as error:
         raise InvalidDodoFile(str(error)) from None
     return {

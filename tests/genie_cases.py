@@ -283,6 +283,45 @@ def _caches() -> Iterator[Case]:
         ports = TOKEN.without("input_ids").having(inputs=[embeds])
         yield Case(f"cache: embeddings of {size}", ((token, ports),), quick=False)
     yield Case("cache: float32", ((token, language(1, 64, dtype="FLOAT_32")),), quick=False)
+    wrong_out = [Port("past_key_0_out", F16, (HEADS, 1, HEAD_DIM, 4))]
+    two_layers = language(8, 64, layers=(0, 1))
+    no_past = ("past_key_0_in", "past_value_0_in")
+    at_once = language(64, 64).without(*no_past)
+    last_row = at_once.having(outputs=[Port("logits", F16, (1, 1, VOCABULARY))])
+    longer = language(128, 128).without(*no_past)
+    value = "past_value_0_in"
+    for label, graphs_of, context in (
+        ("outputs of 4", ((prompt, PROMPT.having(outputs=wrong_out)),), 64),
+        ("outputs of 4, two layers", (("g", two_layers.having(outputs=wrong_out)),), 64),
+        ("outputs of 4, with token", ((token, TOKEN), ("g", PROMPT.having(outputs=wrong_out))), 64),
+        (
+            "outputs of 4 in the token",
+            ((token, TOKEN.having(outputs=wrong_out)), ("g", PROMPT)),
+            64,
+        ),
+        (
+            "outputs of 4, whole past",
+            (("g", _past(PROMPT, 0, 64).having(outputs=wrong_out)),),
+            64,
+        ),
+        ("all at once, every logit", (("g", at_once),), 64),
+        ("all at once, last logit", (("g", last_row),), 64),
+        ("all at once, no cache", (("g", language(64, 64, layers=())),), 64),
+        ("all at once, with token", (("g", at_once), (token, TOKEN)), 64),
+        ("all at once, twice", (("g", at_once), ("h", longer)), 128),
+        ("all at once, last logit first", (("g", last_row), ("h", longer)), 128),
+        ("no past in the prompt", ((prompt, PROMPT.without(*no_past)), (token, TOKEN)), 64),
+        ("no key input in the prompt", ((prompt, PROMPT.without(no_past[0])), (token, TOKEN)), 64),
+        (
+            "no key output in the prompt",
+            ((prompt, PROMPT.without("past_key_0_out")), (token, TOKEN)),
+            64,
+        ),
+        ("no value input", ((prompt, PROMPT.without(value)),), 64),
+        ("no value input, long", (("g", language(16, 512).without(value)),), 512),
+        ("no value input, with token", ((prompt, PROMPT.without(value)), (token, TOKEN)), 64),
+    ):
+        yield Case(f"cache: {label}", graphs_of, context, quick=False)
     uneven = (("t_1_of_2", one), ("t_2_of_2", two), (prompt, PROMPT))
     yield Case("cache: split counts differ", uneven, quick=False)
 

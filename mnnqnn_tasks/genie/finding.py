@@ -258,7 +258,7 @@ ADVICE: dict[str, Advice] = {
         "error",
         "recompile",
         _REFUSED,
-        "the variant with the most tokens and the longest context lacks past_key inputs or outputs",
+        "the variant with the most tokens and the longest context lacks past_key outputs",
         "name the KV cache past_key_{layer}_in, past_key_{layer}_out and compile again",
     ),
     "kv-values": Advice(
@@ -267,6 +267,13 @@ ADVICE: dict[str, Advice] = {
         "the process ends by a signal while the model loads",
         "the loader looks for a past_value output beside every past_key output",
         "name the KV cache past_key_{layer}_out, past_value_{layer}_out and compile again",
+    ),
+    "kv-value-inputs": Advice(
+        "error",
+        "recompile",
+        "the model loads, or the process ends by a signal, as memory happens to be",
+        "a past_key input has no past_value input beside it: the loader writes out of bounds",
+        "name the KV cache past_key_{layer}_in, past_value_{layer}_in and compile again",
     ),
     "no-token": Advice(
         "warning",

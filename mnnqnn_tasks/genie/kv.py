@@ -4,7 +4,8 @@ It takes one key tensor as a reference: of the first variant that has any, the f
 one, and there the first by name.  The reference tells whether a past key holds the whole context
 (scatter) or the context without the tokens of the call (concat), and its positions in the first
 split with keys of every later variant tell that variant's context.  Variants before it keep the
-CL that they have.
+CL that they have.  Up to 2.49 the key output there tells the tokens that the mask and the whole
+cache of the variant must have, whatever the ids say.
 Tried with libGenie 2.47, 2.48, 2.49, 2.50 and 2.51.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from mnnqnn_tasks.genie.graphs import GraphInfo
 from mnnqnn_tasks.genie.infer import past_keys
+from mnnqnn_tasks.genie.versions import Version
 
 Key = tuple[int, int]
 
@@ -28,8 +30,9 @@ class Cache:
         positions: of the reference where it was found; 0 where only its output is there.
         concat: past keys hold the context without the tokens of the call.
         contexts: context length by variant, of those that were mapped.
-        missing: graphs of later variants that lack the reference in the split where the first
-            variant has it.
+        calls: tokens per call by variant, where they are not those of the table.
+        missing: graphs of later variants that do not write the reference in the split where the
+            first variant has it.
         undecided: the reference fits neither scatter nor concat.
     """
 
@@ -37,6 +40,7 @@ class Cache:
     positions: int
     concat: bool
     contexts: Mapping[Key, int]
+    calls: Mapping[Key, int]
     missing: tuple[str, ...] = ()
     undecided: bool = False
 
@@ -44,9 +48,13 @@ class Cache:
         """The context length that the loader expects of a variant's tensors."""
         return self.contexts.get(key, key[1])
 
+    def tokens(self, key: Key) -> int:
+        """The tokens that the loader expects of a variant's mask and KV cache."""
+        return self.calls.get(key, key[0])
+
     def past(self, key: Key) -> int:
         """The positions that the loader expects of a variant's past keys."""
-        return self.context(key) - key[0] if self.concat else self.context(key)
+        return self.context(key) - self.tokens(key) if self.concat else self.context(key)
 
 
 def _keys(graph: GraphInfo) -> dict[str, int]:
@@ -57,7 +65,13 @@ def _keys(graph: GraphInfo) -> dict[str, int]:
     return found
 
 
-def analyze(table: Mapping[Key, tuple[str, ...]], graphs: Mapping[str, GraphInfo]) -> Cache:
+#: From this release on AR is that of the table everywhere (2.49 and 2.50 tried).
+_ONE_AR = Version(2, 50)
+
+
+def analyze(
+    table: Mapping[Key, tuple[str, ...]], graphs: Mapping[str, GraphInfo], version: Version
+) -> Cache:
     """Find the reference and what follows from it.
 
     Args:
@@ -67,8 +81,8 @@ def analyze(table: Mapping[Key, tuple[str, ...]], graphs: Mapping[str, GraphInfo
     for number, key in enumerate(order):
         for index, name in enumerate(table[key]):
             if _keys(graphs[name]):
-                return _map(table, graphs, order[number:], index)
-    return Cache("", 0, True, {})
+                return _map(table, graphs, order[number:], index, version)
+    return Cache("", 0, True, {}, {})
 
 
 def _map(
@@ -76,20 +90,24 @@ def _map(
     graphs: Mapping[str, GraphInfo],
     order: Sequence[Key],
     index: int,
+    version: Version,
 ) -> Cache:
     """Map variants; the first of them has the reference in split ``index``."""
     (ar, cl), first = order[0], table[order[0]][index]
     reference, positions = min(_keys(graphs[first]).items())
     concat = positions != cl
-    contexts, missing = {}, []
+    written = reference.removesuffix("_in") + "_out"
+    contexts, calls, missing = {}, {}, []
     for key in order:
-        holders = (_keys(graphs[name]) for name in table[key])
-        keys = next(filter(None, holders), {})
-        contexts[key] = keys.get(reference, 0) + (key[0] if concat else 0)
+        holder = next((graphs[name] for name in table[key] if _keys(graphs[name])), None)
+        keys = _keys(holder) if holder else {}
+        output = holder.output(written) if holder else None
+        if version < _ONE_AR and output is not None and output.dims:
+            calls[key] = output.dims[-1]
+        contexts[key] = keys.get(reference, 0) + (calls.get(key, key[0]) if concat else 0)
         if key != order[0] and index < len(table[key]):
             graph = graphs[table[key][index]]
-            written = reference.removesuffix("_in") + "_out"
-            if graph.input(reference) is None or graph.output(written) is None:
+            if graph.output(written) is None:
                 missing.append(graph.name)
     undecided = positions not in (0, cl, cl - ar)
-    return Cache(first, positions, concat, contexts, tuple(missing), undecided)
+    return Cache(first, positions, concat, contexts, calls, tuple(missing), undecided)

@@ -49,12 +49,14 @@ class Refusal:
         message: what the loader prints; for a crash, the name of the signal.
         graphs: names of the graphs that it is about.
         crash: the process ends by a signal instead of a message.
+        chance: it may as well load: the loader writes where it has no memory.
     """
 
     rule: str
     message: str
     graphs: tuple[str, ...] = ()
     crash: bool = False
+    chance: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Prediction:
     version: Version
     variants: tuple[Variant, ...]
     refusals: tuple[Refusal, ...]
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether it depends on the memory's state if the loader takes the bundle or dies."""
+        return bool(self.refusals) and all(refusal.chance for refusal in self.refusals)
 
     @property
     def accepted(self) -> bool:

@@ -5,7 +5,7 @@ Seen with libGenie 2.47 and 2.51.  ``*`` is its sign for a dimension that it doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
 from mnnqnn_tasks.genie.infer import MASK, elements, past_keys, past_values
@@ -37,8 +37,6 @@ def problems(
     graph: GraphInfo, key: Key, cache: Cache, config: LoaderConfig, version: Version
 ) -> Iterator[str]:
     """The loader's messages about shapes of a graph in the variant ``key``, (AR, CL)."""
-    ar, _ = key
-    yield from _logits(graph, ar)
     for tensor, expected in _expectations(graph, key, cache, config, version):
         found = (1, 1, 1, *tensor.dims)[-3:]
         if any(want not in (None, got) for want, got in zip(expected, found, strict=True)):
@@ -64,13 +62,17 @@ def embeddings(graph: GraphInfo, ar: int, config: LoaderConfig) -> Iterator[str]
             yield f"{graph.name} : {name} - Wrong input shape"
 
 
-def _logits(graph: GraphInfo, ar: int) -> Iterator[str]:
+def vocabulary(graphs: Iterable[GraphInfo]) -> int:
+    """What the loader takes for the vocabulary: the largest dimension of the first logits."""
+    every = (graph.output("logits") for graph in graphs)
+    return next((max(tensor.dims, default=0) for tensor in every if tensor), 0)
+
+
+def logits(graph: GraphInfo, ar: int, entries: int) -> Iterator[str]:
     """Logits of all tokens, or of one."""
     tensor = graph.output("logits")
-    if tensor is not None and tensor.dims and tensor.dims[-1]:
-        rows = elements(tensor) // tensor.dims[-1]
-        if rows not in (1, ar):
-            yield f"{graph.name} : logits - Wrong logits shape"
+    if tensor is not None and elements(tensor) not in (entries, entries * ar):
+        yield f"{graph.name} : logits - Wrong logits shape"
 
 
 def _expectations(
@@ -79,7 +81,7 @@ def _expectations(
     ar, _ = key
     mask = graph.input(MASK)
     if mask is not None:
-        yield mask, (1, ar, cache.context(key))
+        yield mask, (1, cache.tokens(key), cache.context(key))
     for name in ("position_ids_sin", "position_ids_cos"):
         position = graph.input(name)
         if position is not None:
@@ -89,7 +91,7 @@ def _expectations(
         return  # which are what it takes the head dimension from
     for tensors, suffix, positions in (
         (graph.inputs, "_in", cache.past(key)),
-        (graph.outputs, "_out", ar),
+        (graph.outputs, "_out", cache.tokens(key)),
     ):
         for past in past_keys(tensors, suffix).values():
             yield past, (None, _head(past, -2, config, version), positions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib
 import os
 import sys
@@ -24,9 +23,6 @@ from mnnqnn_tasks.tasks.session import Place
 _READ_ONLY = frozenset(
     {"list", "info", "help", "dumpdb", "why", "ci_plan", "cache", "tabcompletion"}
 )
-
-#: What a worker loads before it has anything to do: the rooms of the first stages.
-_EARLY = ("numpy", "mnnqnn_tasks.mnn.index", "mnnqnn_tasks.toolchain.opcheck")
 
 
 def begin(command: Any) -> bool:
@@ -83,13 +79,7 @@ def _prepare() -> None:
 def _prepare_worker() -> None:
     """Load what most stages need while the worker waits, or hashes: that needs no interpreter."""
     if session.current().builds:
-        threading.Thread(target=_load_early, daemon=True).start()
-
-
-def _load_early() -> None:
-    for name in _EARLY:
-        with contextlib.suppress(ImportError):  # whoever needs it says so
-            importlib.import_module(name)
+        threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
 
 
 def _sweep(place: Place) -> None:

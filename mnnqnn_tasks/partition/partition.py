@@ -232,13 +232,11 @@ def load_partition(
             todo="run again",
         )
     view = view_net(reader.decode(data, name=str(path)), str(path))
-
-    def facts(length: int, sample: Path | None) -> dict[int, TensorFact]:
-        if sample is None:
-            return expected_facts(view, open_folder(model_dir), length)
-        return input_facts(view, sample)
-
-    shapes = [(length, facts(length, sample)) for length, sample in inputs.items()]
+    made = {n: input_facts(view, sample) for n, sample in inputs.items() if sample}
+    if len(made) < len(inputs):
+        folder = open_folder(model_dir)
+        made |= {n: expected_facts(view, folder, n) for n in inputs if n not in made}
+    shapes = [(length, made[length]) for length in inputs]
     try:
         return partition(view, index, shapes, outputs or default_outputs(view), refused, supported)
     except PartitionError as error:

@@ -13,8 +13,7 @@ from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.folder import ModelFolder
 from mnnqnn_tasks.mnn.infer import DTYPES, TensorFact, blob_fact
 from mnnqnn_tasks.mnn.infer.facts import Unknown
-from mnnqnn_tasks.mnn.inputs import make_samples
-from mnnqnn_tasks.mnn.samples import to_table
+from mnnqnn_tasks.mnn.inputs import make_inputs
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.partition.net_view import NetView
 
@@ -38,14 +37,14 @@ def expected_facts(view: NetView, folder: ModelFolder, length: int) -> dict[int,
     The values of embeddings, which alone take time to make, have no part in a cut.
 
     Raises:
-        ModelFileError: see `make_samples`.
+        ModelFileError: see `make_inputs`.
         PartitionError: when the inputs do not fit the model.
     """
 
     def rows(count: int) -> npt.NDArray[np.float32]:
         return np.zeros((count, int(folder.settings["hidden_size"])), np.float32)
 
-    made = to_table(make_samples(folder.settings, view.net, length, rows))
+    made = make_inputs(folder.settings, view.net, length, rows)
     return facts_of(view, made, str(folder.path / folder.model))
 
 

@@ -38,7 +38,8 @@ _WAIT_BYTES = 256 << 20
 #: The log is rewritten when it holds this many more lines than files.
 _SLACK = 1000
 
-_Stat = tuple[int, int, int, int]
+#: Size, modification time, change time (ns) and inode of a file.
+Numbers = tuple[int, int, int, int]
 
 
 class DigestCache:
@@ -60,7 +61,7 @@ class DigestCache:
     ) -> None:
         self._log = Path(path)
         self._recorded = recorded or {}
-        self._known: dict[str, tuple[_Stat, str]] | None = None
+        self._known: dict[str, tuple[Numbers, str]] | None = None
 
     def digest(self, path: str | os.PathLike[str]) -> str:
         """Hex SHA-256 of the file at ``path``, read only if it is not known.
@@ -76,7 +77,7 @@ class DigestCache:
                 if [info.st_size, info.st_mtime_ns] == list(was[:2]):
                     return str(was[2])
             known = self._load().get(name)
-            if known is not None and known[0] == _numbers(os.stat(name)):
+            if known is not None and known[0] == numbers_of(os.stat(name)):
                 return known[1]
             with open(name, "rb") as stream:
                 return self._read(name, stream)
@@ -91,20 +92,16 @@ class DigestCache:
             time.sleep((_RACY_NS - age) / 1e9 + 0.01)
         start = time.time_ns()
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        numbers = _numbers(info)
-        if _numbers(os.fstat(stream.fileno())) != numbers:
-            raise StaleInputError(
-                "the file changed while it was read",
-                where=name,
-                todo="run again when nothing writes to it any more",
-            )
+        numbers = numbers_of(info)
+        if numbers_of(os.fstat(stream.fileno())) != numbers:
+            raise changed_meanwhile(name)
         # Only the change time counts: users can set the modification time at will, and
         # every change of the content moves both.
         if start - info.st_ctime_ns > _RACY_NS:
             self._remember(name, numbers, digest)
         return digest
 
-    def _remember(self, name: str, numbers: _Stat, digest: str) -> None:
+    def _remember(self, name: str, numbers: Numbers, digest: str) -> None:
         self._load()[name] = (numbers, digest)
         # A newline in front separates this line from a torn one before it.
         line = b"\n" + _encode(name, numbers, digest)
@@ -117,10 +114,10 @@ class DigestCache:
             finally:
                 os.close(fd)
 
-    def _load(self) -> dict[str, tuple[_Stat, str]]:
+    def _load(self) -> dict[str, tuple[Numbers, str]]:
         if self._known is not None:
             return self._known
-        known: dict[str, tuple[_Stat, str]] = {}
+        known: dict[str, tuple[Numbers, str]] = {}
         lines: list[bytes] = []
         with contextlib.suppress(OSError):
             lines = self._log.read_bytes().split(b"\n")
@@ -137,17 +134,27 @@ class DigestCache:
         return known
 
 
-def _numbers(info: os.stat_result) -> _Stat:
+def numbers_of(info: os.stat_result) -> Numbers:
+    """What tells whether a file was written to."""
     return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
 
 
-def _encode(name: str, numbers: _Stat, digest: str) -> bytes:
+def changed_meanwhile(path: str) -> StaleInputError:
+    """The error for a file whose numbers moved while it was in use."""
+    return StaleInputError(
+        "the file changed while it was read",
+        where=path,
+        todo="run again when nothing writes to it any more",
+    )
+
+
+def _encode(name: str, numbers: Numbers, digest: str) -> bytes:
     # Paths are bytes to the system: the escapes that stand for undecodable ones stay ASCII.
     body = json.dumps([name, *numbers, digest]).encode("ascii")
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def _decode(line: bytes) -> tuple[str, _Stat, str]:
+def _decode(line: bytes) -> tuple[str, Numbers, str]:
     """Raises ValueError for a line that is not whole."""
     checksum, _, body = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(body):

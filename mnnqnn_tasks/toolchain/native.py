@@ -17,6 +17,7 @@ from mnnqnn_tasks.errors import StaleInputError
 from mnnqnn_tasks.files import canonical_json, write_json
 
 if TYPE_CHECKING:
+    from mnnqnn_tasks.cache.statcache import Numbers
     from mnnqnn_tasks.mnn.index import ModelIndex
     from mnnqnn_tasks.partition.fill import Template
     from mnnqnn_tasks.partition.partition import Partition
@@ -330,9 +331,10 @@ def unchanged(folder: str, index: str, digests: str) -> Iterator[None]:
             raise _stale(folder, name)
 
 
-def _stamps(folder: str, index: ModelIndex) -> dict[str, tuple[int, int, int, int]]:
-    stats = {name: os.stat(os.path.join(folder, name)) for name in index.files}
-    return {n: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for n, s in stats.items()}
+def _stamps(folder: str, index: ModelIndex) -> dict[str, Numbers]:
+    from mnnqnn_tasks.cache.statcache import numbers_of
+
+    return {name: numbers_of(os.stat(os.path.join(folder, name))) for name in index.files}
 
 
 def _stale(folder: str, name: str) -> StaleInputError:

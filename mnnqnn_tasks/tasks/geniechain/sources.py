@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mnnqnn_tasks.errors import StaleInputError
+from mnnqnn_tasks.cache.statcache import Numbers, changed_meanwhile, numbers_of
 from mnnqnn_tasks.files import canonical_json, sha256_bytes
 
-#: Size, times and inode: whether a file was written to.
-_Numbers = tuple[int, int, int, int]
+#: `numbers` of files, before they were used.
+Before = Mapping[str, Numbers | None]
 
 
 def files(source: str) -> dict[str, str]:
@@ -58,33 +59,24 @@ def listing_digest(source: str, graph: str, digest: Callable[[str], str]) -> str
     return sha256_bytes(listing_bytes(listing(source, graph, digest)))
 
 
-def numbers(source: str) -> dict[str, _Numbers]:
-    """What tells that a file of a graph was written to, by path.
-
-    Raises:
-        GenieError: an ``.onnx`` that is none.
-    """
-    found = {}
-    for path in files(source).values():
-        try:
-            info = os.stat(path)
-        except OSError:
-            continue
-        found[path] = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+def numbers(paths: Iterable[str]) -> dict[str, Numbers | None]:
+    """What tells that a file was written to, by path; ``None`` for one that is not there."""
+    found: dict[str, Numbers | None] = dict.fromkeys(paths)
+    for path in found:
+        with contextlib.suppress(OSError):
+            found[path] = numbers_of(os.stat(path))
     return found
 
 
-def require_unchanged(source: str, before: dict[str, _Numbers]) -> None:
-    """Make sure that nothing wrote to a graph's files while they were used.
+def require_unchanged(before: Before) -> None:
+    """Make sure that nothing wrote to files while they were used.
+
+    Args:
+        before: their `numbers` as they were before.
 
     Raises:
         StaleInputError: something did.
     """
-    now = numbers(source)
-    for path in {*now, *before}:
-        if now.get(path) != before.get(path):
-            raise StaleInputError(
-                "the file changed while it was read",
-                where=path,
-                todo="run again when nothing writes to it any more",
-            )
+    for path, now in numbers(before).items():
+        if now != before[path]:
+            raise changed_meanwhile(path)

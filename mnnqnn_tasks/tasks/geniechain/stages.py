@@ -53,7 +53,7 @@ def name_onnx(source: str, graph: str, out: str, listing: str) -> Outcome:
 
     with disk_errors(out):
         shutil.rmtree(out, ignore_errors=True)
-    before, model = sources.numbers(source), Path(source)
+    before, model = sources.numbers(sources.files(source).values()), Path(source)
     done = rename(model, graph, Path(out) / model.name)
     files = _list(source, graph, listing, before)
     digests = {str(Path(out) / name): files[name] for name in done.external}
@@ -75,16 +75,17 @@ def name_net(source: str, graph: str, out: str, listing: str) -> Outcome:
 
     with disk_errors(out):
         shutil.rmtree(out, ignore_errors=True)
-    before, path = sources.numbers(source), Path(out) / f"{graph}_net.json"
+    before = sources.numbers(sources.files(source).values())
+    path = Path(out) / f"{graph}_net.json"
     netjson.save(replace(netjson.load(Path(source)), name=graph), path)
     _list(source, graph, listing, before)
     return [str(path), listing], {}
 
 
-def _list(source: str, graph: str, listing: str, before: Any) -> dict[str, str]:
+def _list(source: str, graph: str, listing: str, before: sources.Before) -> dict[str, str]:
     """Write the listing of a graph whose files were not written to; their digests."""
     said = sources.listing(source, graph, session.current().digest)
-    sources.require_unchanged(source, before)
+    sources.require_unchanged(before)
     write_bytes(listing, sources.listing_bytes(said), durable=False)
     files: dict[str, str] = said["files"]
     return files

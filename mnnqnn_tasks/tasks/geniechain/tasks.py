@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import doit
@@ -35,6 +36,9 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "bundle": (),
 }
 
+#: Makes the tasks of a stage for one target.
+_Maker = Callable[[GenieJob, Target, NamePlan], Iterator[Task]]
+
 
 def tasks(job: GenieJob, ready: Mapping[str, Task]) -> Iterator[Task]:
     """Every task of a model, groups included.
@@ -48,9 +52,11 @@ def tasks(job: GenieJob, ready: Mapping[str, Task]) -> Iterator[Task]:
     yield from named
     yield graph.group(f"name:{job.name}", [t.name for t in named], f"graph names of {job.name}")
     made = [target for target in job.model.targets if target.name not in ready]
-    for stage in ("compile", "config", "lint", "bundle"):
+    compiles = functools.partial(_compile_tasks, compiler=compiler_of(job))
+    makers: Mapping[str, _Maker] = {"compile": compiles, **_AFTER_COMPILE}
+    for stage, make in makers.items():
         for target in made:
-            per_target = list(_PER_TARGET[stage](job, target, names))
+            per_target = list(make(job, target, names))
             yield from per_target
             if stage == "compile":
                 members = [task.name for task in per_target]
@@ -195,7 +201,9 @@ def _binaries(job: GenieJob) -> list[str]:
     return [_binary(job, number) for number in range(1, job.model.splits + 1)]
 
 
-def _compile_tasks(job: GenieJob, target: Target, names: NamePlan) -> Iterator[Task]:
+def _compile_tasks(
+    job: GenieJob, target: Target, names: NamePlan, compiler: Compiler
+) -> Iterator[Task]:
     """One binary per split, with its graphs for all lengths."""
     stage = "link" if job.pipeline.compile.native else "compile"
     for number in range(1, names.splits + 1):
@@ -204,7 +212,7 @@ def _compile_tasks(job: GenieJob, target: Target, names: NamePlan) -> Iterator[T
         out = os.path.join(job.layout.target(target.name), file)
         report = job.layout.report(target.name, file.removesuffix(".bin"))
         task = f"compile:{job.name}:{target.name}:{number}"
-        arguments, key, leavings = _COMPILE[stage](job, task, target, number, graphs)
+        arguments, leavings = _COMPILE[stage](job, task, target, number, graphs)
         yield graph.stage_task(
             job,
             task,
@@ -214,23 +222,22 @@ def _compile_tasks(job: GenieJob, target: Target, names: NamePlan) -> Iterator[T
             deps=[job.layout.listing(name) for name in graphs],
             targets=[out, report],
             task_dep=[f"name:{job.name}:{name}" for name in graphs],
-            key=_key(stage, file=file, graphs=graphs, **graph.linked_for(target), **key),
+            key=_key(stage, file=file, graphs=graphs, **graph.linked_for(target), **compiler.key),
             clean=leavings,
-            base=job.layout.target(target.name) if cacheable(job) else "",
+            base=job.layout.target(target.name) if compiler.known else "",
         )
 
 
-_Compiler = tuple[dict[str, Any], dict[str, object], list[str]]
+#: Arguments of a stage, and what it leaves behind.
+_Call = tuple[dict[str, Any], list[str]]
 
 
-def _native(job: GenieJob, task: str, target: Target, number: int, graphs: list[str]) -> _Compiler:
+def _native(job: GenieJob, task: str, target: Target, number: int, graphs: list[str]) -> _Call:
     nets = [os.path.join(job.layout.named(name), f"{name}_net.json") for name in graphs]
-    return {"nets": nets, "blobs": str(job.model.blobs)}, {}, []
+    return {"nets": nets, "blobs": str(job.model.blobs)}, []
 
 
-def _external(
-    job: GenieJob, task: str, target: Target, number: int, graphs: list[str]
-) -> _Compiler:
+def _external(job: GenieJob, task: str, target: Target, number: int, graphs: list[str]) -> _Call:
     chain, layout = job.pipeline.compile, job.layout
     arguments = {
         "command": list(chain.command),
@@ -250,23 +257,33 @@ def _external(
             "live": doit.get_var("live", "0") not in ("0", "", "no", "false"),
         },
     }
-    return arguments, compiler_of(job), [layout.log(task), layout.work(task)]
+    return arguments, [layout.log(task), layout.work(task)]
 
 
-def compiler_of(job: GenieJob) -> dict[str, object]:
-    """The part of a key that says who compiles; empty for the wheel's library."""
-    if job.pipeline.compile.native:
-        return {}
-    return {"command": list(job.pipeline.compile.command[1:]), "tools": _tools(job)}
+@dataclass(frozen=True)
+class Compiler:
+    """Who compiles a model.
+
+    Attributes:
+        key: the part of a key that says so; empty for the wheel's library.
+        known: whether everything is known that a binary depends on.
+    """
+
+    key: dict[str, object]
+    known: bool
 
 
-def cacheable(job: GenieJob) -> bool:
-    """Whether everything is known that a binary depends on.
+def compiler_of(job: GenieJob) -> Compiler:
+    """Who compiles the model; for a command, everything that it uses is looked at.
 
     What a command reads beside its arguments only the pipeline can tell, in ``tools``.
     """
     chain = job.pipeline.compile
-    return chain.native or (chain.tools is not None and None not in _tools(job).values())
+    if chain.native:
+        return Compiler({}, True)
+    tools = _tools(job)
+    known = chain.tools is not None and None not in tools.values()
+    return Compiler({"command": list(chain.command[1:]), "tools": tools}, known)
 
 
 def _tools(job: GenieJob) -> dict[str, str | None]:
@@ -378,8 +395,7 @@ def _parts(job: GenieJob, target: Target) -> list[str]:
     return [*binaries, f"config:{job.name}:{target.name}"]
 
 
-_PER_TARGET: Mapping[str, Callable[[GenieJob, Target, NamePlan], Iterator[Task]]] = {
-    "compile": _compile_tasks,
+_AFTER_COMPILE: Mapping[str, _Maker] = {
     "config": _config_task,
     "lint": _lint_task,
     "bundle": _bundle_task,

@@ -6,6 +6,7 @@ import os
 
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks.layout import files_under
 
 
 def digest_of(path: str) -> str | None:
@@ -13,13 +14,6 @@ def digest_of(path: str) -> str | None:
     here = session.current()
     if not os.path.isdir(path):
         return here.readable_digest(path)
-    found = {}
-    for parent, folders, files in os.walk(path):
-        folders.sort()
-        for name in sorted(files):
-            file = os.path.join(parent, name)
-            digest = here.readable_digest(file)
-            if digest is None:
-                return None
-            found[os.path.relpath(file, path)] = digest
-    return action_key("folder", found)
+    files = files_under([path])
+    found = {os.path.relpath(file, path): here.readable_digest(file) for file in files}
+    return None if None in found.values() else action_key("folder", found)

@@ -37,7 +37,8 @@ def planned(job: GenieJob, targets: Iterable[Target]) -> Iterator[tuple[Target, 
     Raises:
         ToolMissing: the QNN library is not installed.
     """
-    if not tasks.cacheable(job):
+    compiler = tasks.compiler_of(job)
+    if not compiler.known:
         return
     try:
         graphs = {str(name): _planned(job, name) for name in tasks.names_of(job)}
@@ -45,7 +46,7 @@ def planned(job: GenieJob, targets: Iterable[Target]) -> Iterator[tuple[Target, 
     except MnnqnnError:
         return
     for target in targets:
-        yield target, _inputs(job, target, graphs, tokenizer)
+        yield target, _inputs(job, target, graphs, tokenizer, compiler)
 
 
 def made(job: GenieJob, target: Target, tokenizer: str) -> dict[str, Any] | None:
@@ -57,11 +58,12 @@ def made(job: GenieJob, target: Target, tokenizer: str) -> dict[str, Any] | None
     Raises:
         OSError: the listing of a graph is gone.
     """
-    if not tasks.cacheable(job):
+    compiler = tasks.compiler_of(job)
+    if not compiler.known:
         return None
     named = map(str, tasks.names_of(job))
     graphs = {name: sha256_file(job.layout.listing(name)) for name in named}
-    return _inputs(job, target, graphs, tokenizer)
+    return _inputs(job, target, graphs, tokenizer, compiler)
 
 
 def _planned(job: GenieJob, name: Any) -> str:
@@ -70,7 +72,11 @@ def _planned(job: GenieJob, name: Any) -> str:
 
 
 def _inputs(
-    job: GenieJob, target: Target, graphs: Mapping[str, str], tokenizer: str
+    job: GenieJob,
+    target: Target,
+    graphs: Mapping[str, str],
+    tokenizer: str,
+    compiler: tasks.Compiler,
 ) -> dict[str, Any]:
     """Flat, to name what changed."""
     rooms = sorted({room for stage in tasks.ROOMS for room in tasks.rooms_of(stage)})
@@ -81,7 +87,7 @@ def _inputs(
         **{f"config's {key}": value for key, value in tasks.config_of(job).items()},
         **{f"target's {k}": v for k, v in asdict(target).items() if k != "where"},
         "genie": list(job.pipeline.genie),
-        **tasks.compiler_of(job),
+        **compiler.key,
         **{f"code of {room}": code_version(room) for room in rooms},
         "QNN library": qnn_identity(),
     }

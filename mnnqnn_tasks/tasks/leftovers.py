@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,15 +57,27 @@ def find() -> list[Leftover]:
     """
     if doit.get_var("pipeline") is not None:
         return []
+    known = _genie_tasks()
     return [
         Leftover(place, task, _names(place, task))
         for place in session.current().places.values()
         for task in place.journal.records
-        if _is_gone(place, task)
+        if _is_gone(place, task, known)
     ]
 
 
-def _is_gone(place: Place, task: str) -> bool:
+def _genie_tasks() -> set[str]:
+    """The names of the tasks of all Genie models."""
+    genies = session.current().genies
+    if not genies:
+        return set()
+    from mnnqnn_tasks.tasks.geniechain.tasks import task_names
+
+    return {name for job in genies.values() for name in task_names(job)}
+
+
+def _is_gone(place: Place, task: str, known: Set[str]) -> bool:
+    """Whether nothing makes what ``task`` made; ``known`` are the tasks of Genie models."""
     stage, *rest = task.split(":")
     if stage not in (*session.STAGES, *session.GENIE_STAGES) or not rest:
         return False
@@ -74,9 +86,7 @@ def _is_gone(place: Place, task: str) -> bool:
     if job is None or job.place is not place:
         return True
     if isinstance(job, session.GenieJob):
-        from mnnqnn_tasks.tasks.geniechain.tasks import task_names
-
-        return task not in task_names(job)
+        return task not in known
     part = rest[1] if len(rest) > 1 else ""
     if stage in session.OF_A_TARGET:
         return part != "" and part not in {target.name for target in job.model.targets}

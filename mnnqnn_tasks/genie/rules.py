@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mnnqnn_tasks.genie import shapes
-from mnnqnn_tasks.genie.graphs import GraphInfo
+from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
 from mnnqnn_tasks.genie.infer import MASK, Found, context, past_keys, tokens
 from mnnqnn_tasks.genie.kv import Cache, analyze
 from mnnqnn_tasks.genie.order import ordered
@@ -322,20 +322,21 @@ def _kv_cache(state: State) -> Iterator[Refusal]:
         yield Refusal("kv-cache", "Invalid cache-group prefix detected: past_", names)
         return
     for graph in graphs:
-        values = {
-            name.replace("past_key", "past_value", 1) for name in past_keys(graph.outputs, "_out")
-        }
-        if any(graph.output(value) is None for value in values):
+        if any(graph.output(value) is None for value in _values(graph.outputs, "_out")):
             yield Refusal("kv-values", _CRASH, (graph.name,), crash=True)
             return
+
+
+def _values(tensors: tuple[Tensor, ...], suffix: str) -> Iterator[str]:
+    """The names that the loader looks for beside the past keys."""
+    return (key.replace("past_key", "past_value", 1) for key in past_keys(tensors, suffix))
 
 
 def _kv_value_inputs(state: State) -> Iterator[Refusal]:
     lacking = []
     for name in dict.fromkeys(name for names in state.table.values() for name in names):
         graph = state.graphs[name]
-        keys = past_keys(graph.inputs, "_in")
-        if any(graph.input(key.replace("past_key", "past_value", 1)) is None for key in keys):
+        if any(graph.input(value) is None for value in _values(graph.inputs, "_in")):
             lacking.append(name)
     if lacking:
         yield Refusal("kv-value-inputs", _CRASH, tuple(lacking), crash=True, chance=True)

@@ -18,6 +18,7 @@ from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import exports, names, session
 from mnnqnn_tasks.tasks.anywhere import options_first
+from mnnqnn_tasks.tasks.exports import task_of
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.reporter import unread_output
 from mnnqnn_tasks.tasks.session import GenieJob, Job
@@ -125,17 +126,17 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
     def _parts(self, tasks: dict[str, Task], asked: set[str]) -> Iterator[Part]:
         """What there is to say of every bundle that is asked for."""
         jobs = session.current().every_job()
-        wanted = {j.name: [t for t in j.model.targets if _bundle(j, t) in asked] for j in jobs}
+        wanted = {j.name: [t for t in j.model.targets if task_of(j, t) in asked] for j in jobs}
         pairs = [(job, target) for job in jobs for target in wanted[job.name]]
         known = {b.task: b for job in jobs for b in exports.bundles(job, wanted[job.name])}
         because = self._reasons(tasks, pairs, known)
         held = exports.in_cache(bundle for name, bundle in known.items() if because[name])
         for job, target in pairs:
-            why, bundle = because[_bundle(job, target)], known.get(_bundle(job, target))
+            name = task_of(job, target)
+            why, bundle = because[name], known.get(name)
             key = bundle.key if bundle else None
             state = "fresh" if not why else "restorable" if key in held else "build"
-            export = "export_genie" if isinstance(job, GenieJob) else "export_qnn"
-            task = f"{export}:{job.name}:{target.name}"
+            task = f"{job.export}:{job.name}:{target.name}"
             file = os.path.relpath(job.pipeline.file)
             yield Part(job.name, target.name, file, task, state, key, why)
 
@@ -150,7 +151,7 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         stale: dict[str, str | None] = {}
         found: dict[str, tuple[Reason, ...]] = {}
         for job, target in pairs:
-            name, first = _bundle(job, target), trouble[job.name]
+            name, first = task_of(job, target), trouble[job.name]
             if first is not None:
                 found[name] = (first,)
             elif exports.by_stages(job, target):
@@ -204,10 +205,6 @@ def _trouble(job: Job | GenieJob) -> Reason | None:
 def _by_stage(reason: Reason) -> tuple[int, str]:
     stage = reason.task.split(":")[0]  # a user's own task may make what a stage reads
     return _ORDER.index(stage) if stage in _ORDER else -1, reason.task
-
-
-def _bundle(job: Job | GenieJob, target: Target) -> str:
-    return f"bundle:{job.name}:{target.name}"
 
 
 def _row(part: Part) -> dict[str, Any]:

@@ -29,8 +29,10 @@ from mnnqnn_tasks.tasks.session import GenieJob, Job
 from mnnqnn_tasks.toolchain.packing import Record
 
 #: What is done, and the version of the key's form.
-ACTION = "export/2"
-GENIE_ACTION = "genie.export/1"
+_ACTION = {Job: "export/2", GenieJob: "genie.export/1"}
+
+#: The file of a bundle that a runtime reads first.
+_FIRST = {Job: "config_qnn.json", GenieJob: "genie_config.json"}
 
 #: In a record of a bundle: it came from the cache as a whole.
 _WHOLE = "whole"
@@ -78,6 +80,11 @@ def model_files(job: Job) -> dict[str, str]:
     return {name: here.digest(os.path.join(job.model.path, name)) for name in names}
 
 
+def task_of(job: Job | GenieJob, target: Target) -> str:
+    """The name of the task of a bundle."""
+    return f"bundle:{job.name}:{target.name}"
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A bundle that may be had without building it.
@@ -97,7 +104,7 @@ class Bundle:
     @property
     def task(self) -> str:
         """The name of its task."""
-        return f"bundle:{self.job.name}:{self.target.name}"
+        return task_of(self.job, self.target)
 
 
 def bundles(job: Job | GenieJob, targets: Iterable[Target]) -> Iterator[Bundle]:
@@ -110,7 +117,7 @@ def bundles(job: Job | GenieJob, targets: Iterable[Target]) -> Iterator[Bundle]:
             stale = _fresh(job, target, inputs).why(record)
         elif record:
             stale = "the bundle is missing"
-        yield Bundle(job, target, inputs, action_key(_action(job), inputs), stale)
+        yield Bundle(job, target, inputs, action_key(_ACTION[type(job)], inputs), stale)
 
 
 def _inputs(
@@ -130,10 +137,6 @@ def _inputs(
         return
     for target in targets:
         yield target, inputs_of(job, target, files)
-
-
-def _action(job: Job | GenieJob) -> str:
-    return GENIE_ACTION if isinstance(job, GenieJob) else ACTION
 
 
 def in_cache(found: Iterable[Bundle]) -> set[str]:
@@ -222,7 +225,7 @@ def keep(
     target = next(t for t in job.model.targets if t.name == arguments["target"]["name"])
     inputs = _inputs_made(job, target, arguments, record)
     if inputs is not None:
-        action = cached.Action(_action(job), {}, {}, job.layout.bundle(target.name))
+        action = cached.Action(_ACTION[type(job)], {}, {}, job.layout.bundle(target.name))
         key = action_key(action.stage, inputs)
         cached.keep(cache, job, action, key, record, {}, seconds)
 
@@ -243,7 +246,7 @@ def _inputs_made(
 
 
 def _record_of(job: Job | GenieJob, target: Target) -> dict[str, Any]:
-    values = job.place.journal.records.get(f"bundle:{job.name}:{target.name}", {})
+    values = job.place.journal.records.get(task_of(job, target), {})
     said = values.get("_values_:")
     return said if isinstance(said, dict) else {}
 
@@ -325,10 +328,6 @@ def _restore(cache: Cache | None, bundle: Bundle) -> dict[str, Any] | None:
         "cache": {"outcome": "hit", "key": bundle.key},
         _WHOLE: True,
     }
-
-
-#: The file of a bundle that a runtime reads first.
-_FIRST = {Job: "config_qnn.json", GenieJob: "genie_config.json"}
 
 
 class _Lost(Exception):

@@ -231,13 +231,13 @@ def _only_bundles(job: Job | GenieJob, typed: list[str]) -> list[Target]:
     None of them where it asks for anything else as well: that may need every task.
     """
     wanted: dict[str, Target] = {}
-    mine = "export_genie" if isinstance(job, GenieJob) else "export_qnn"
     for name in typed:
         stage, *rest = name.split(":")
         other = session.current().job_of(name)
-        if (stage in session.EXPORTS and stage != mine) or (other and type(other) is not type(job)):
+        theirs = stage in session.EXPORTS and stage != job.export
+        if theirs or (other and type(other) is not type(job)):
             continue  # no model's of this kind
-        if stage not in (mine, "bundle") or "*" in name or len(rest) > 2:
+        if stage not in (job.export, "bundle") or "*" in name or len(rest) > 2:
             return []
         model, target = (*rest, "", "")[:2]
         if model in ("", job.name):

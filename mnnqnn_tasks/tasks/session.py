@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mnnqnn_tasks.cache.config import cache_settings
 from mnnqnn_tasks.cache.statcache import DigestCache
@@ -75,7 +75,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Job:
-    """A model of a pipeline, with where its files are."""
+    """A model of a pipeline, with where its files are.
+
+    Attributes:
+        export: first part of the names of the groups that stand for all that is made of it.
+    """
+
+    export: ClassVar[str] = EXPORTS[0]
 
     pipeline: Pipeline
     model: Model
@@ -91,7 +97,9 @@ class Job:
 
 @dataclass(frozen=True)
 class GenieJob:
-    """A model of a Genie pipeline, with where its files are."""
+    """A model of a Genie pipeline, with where its files are; see `Job`."""
+
+    export: ClassVar[str] = EXPORTS[1]
 
     pipeline: GeniePipeline
     model: GenieModel

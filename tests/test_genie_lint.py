@@ -26,6 +26,7 @@ from mnnqnn_tasks.qnn.ir import Graph
 from mnnqnn_tasks.spec.schemas import schema
 
 OLD = ("2.42", "2.47", "2.48", "2.49")
+RELEASES = tuple(map(str, VERSIONS))
 CL = 4096
 
 
@@ -260,23 +261,23 @@ def test_a_sound_file_loads(bundles: Bundles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "changes", "rule", "says"),
+    ("size", "changes", "found"),
     [
-        (8192, {}, "context-size", "Config specifies context->size=8192, but loaded max-CL=4096"),
-        (8192, {"longcontext": {"version": 1}}, None, ""),
-        (4096, {}, None, ""),
-        (1024, {}, "context-size-below", ""),
+        (8192, {}, {"context-size": RELEASES}),
+        (8192, {"longcontext": {"version": 1}}, {}),
+        (4096, {}, {}),
+        (1024, {}, {"context-size-equal": RELEASES[:1], "context-size-below": RELEASES[1:]}),
     ],
 )
 def test_context_size(
-    bundles: Bundles, size: int, changes: dict[str, Any], rule: str | None, says: str
+    bundles: Bundles, size: int, changes: dict[str, Any], found: dict[str, tuple[str, ...]]
 ) -> None:
     path = config(bundles.folder, size=size, **changes)
     result = lint(bundles.read("good"), read_config(path))
-    assert [finding.rule for finding in result.findings] == ([rule] if rule else [])
-    if says:
-        assert result.findings[0].says == (says,)
-        assert result.findings[0].versions == tuple(map(str, VERSIONS))
+    assert {finding.rule: finding.versions for finding in result.findings} == found
+    for finding in result.findings:
+        says = f"Config specifies context->size={size}, but loaded max-CL=4096"
+        assert finding.says == ((says,) if finding.advice.severity == "error" else ())
 
 
 @pytest.mark.parametrize(
@@ -347,9 +348,9 @@ def test_engines_in_a_list(bundles: Bundles) -> None:
 
 
 def test_advice_is_there_for_every_rule_and_says_something(bundles: Bundles) -> None:
-    from mnnqnn_tasks.genie.rules import RULES
+    from mnnqnn_tasks.genie.rulebook import RULES
 
-    filling = {"cl", "order-strings", "order-numbers"}
+    filling = {"cl", "order-strings", "order-numbers", "ar-embeds", "kv-calls", "kv-dim"}
     assert {rule.key for rule in RULES} - filling <= set(ADVICE)
     for advice in ADVICE.values():
         assert advice.symptom and advice.cause and advice.remedy
@@ -466,3 +467,15 @@ def test_two_gigabytes_are_not_read(bundles: Bundles, tmp_path: Path) -> None:
     count, kilobytes = map(int, done.stdout.split())
     assert count == 4
     assert kilobytes < 1 << 20
+
+
+def test_rules_of_a_release(tmp_path: Path) -> None:
+    every = doit("--rules", cwd=tmp_path)
+    old, new = (doit("--rules", "--genie", version, cwd=tmp_path) for version in ("1.14", "2.51"))
+    assert [done.returncode for done in (every, old, new)] == [0, 0, 0]
+    assert "order-strings (2.42 to 2.49): splits are ordered as strings: _10_ before _2_\n" in (
+        old.stdout
+    )
+    assert "  seen: sample source of QAIRT 2.42 (std::set)" in old.stdout
+    assert "order-strings" not in new.stdout and "order-numbers (2.50 on)" in new.stdout
+    assert every.stdout.count("seen: ") > old.stdout.count("seen: ")

@@ -8,6 +8,7 @@ it logged, what it printed, whether it died.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from typing import Any
 import pytest
 
 from mnnqnn_tasks.errors import GenieError
-from mnnqnn_tasks.genie import order, rules
+from mnnqnn_tasks.genie import order, rulebook, rules
 from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
 from mnnqnn_tasks.genie.infer import context_by_name, tokens, tokens_by_name
 from mnnqnn_tasks.genie.prediction import LoaderConfig
-from mnnqnn_tasks.genie.versions import KNOWN, NEWEST, Version, parse_version
+from mnnqnn_tasks.genie.versions import KNOWN, NEWEST, OLDEST, VERSIONS, Version, parse_version
 
 WITNESS = json.loads((Path(__file__).parent / "data" / "genie_witness.json").read_text("utf-8"))
 
@@ -70,17 +71,56 @@ def test_the_witness_knows_every_rule() -> None:
             graphs(case), LoaderConfig(**case["config"]), known.version
         ).refusals
     }
-    silent = {"cl", "order-strings", "order-numbers"}  # they fill the table and refuse nothing
+    # They say what other rules compare with, and refuse nothing themselves.
+    silent = {"cl", "order-strings", "order-numbers", "ar-embeds", "kv-calls", "kv-dim"}
     live = {"kv-values"}  # test_genie_loader asks about it
-    assert refused | silent | live == {rule.key for rule in rules.RULES}
+    assert refused | silent | live == {rule.key for rule in rulebook.RULES}
 
 
-def test_every_rule_is_one_of_some_release() -> None:
-    for rule in rules.RULES:
-        assert rule.source
-        assert any(rule.holds(known.version) for known in KNOWN)
-    keys = [rule.key for rule in rules.RULES]
+def test_every_rule_cites_where_it_was_seen() -> None:
+    """The source of 2.42 where it is a rule of 2.42, and the releases on both sides of a change."""
+    keys = [rule.key for rule in rulebook.RULES]
     assert len(keys) == len(set(keys))
+    for rule in rulebook.RULES:
+        cited = {Version(*map(int, text.split("."))) for text in re.findall(r"2\.\d+", rule.source)}
+        have = {known.version for known in KNOWN if rule.holds(known.version)}
+        assert have
+        assert cited <= set(VERSIONS)
+        assert have - {Version(2, 42)} <= cited
+        assert "2.42" in rule.source or rule.since > Version(2, 42) or rule.key in ASKED_FROM_2_47
+        for change in filter(None, (rule.until, rule.since if rule.since > OLDEST else None)):
+            assert change in VERSIONS
+
+
+#: What was never heard of before: nobody has a libGenie of 2.42 that runs here.
+ASKED_FROM_2_47 = {"kv-mapping", "kv-calls", "kv-dim", "kv-values", "kv-value-inputs"}
+
+
+@pytest.mark.parametrize("rule", [r for r in rulebook.RULES if r.until], ids=lambda rule: rule.key)
+def test_a_rule_that_ended_makes_a_difference(rule: rulebook.Rule) -> None:
+    """Some graphs are judged in another way by the last release with it and the first without."""
+    assert rule.until is not None
+    before = VERSIONS[VERSIONS.index(rule.until) - 1]
+    told = [
+        [
+            replace(rules.predict(given, LoaderConfig(**case["config"]), release), version=before)
+            for release in (before, rule.until)
+        ]
+        for case in WITNESS["cases"]
+        for given in [graphs(case)]
+    ]
+    assert any(one != other for one, other in told)
+
+
+def test_the_readme_has_every_rule_that_changed() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \| (2\.\d\d(?: to 2\.\d\d| on)?) \|$", readme, re.M)
+    changed = {
+        (rule.text, rule.span)
+        for rule in rulebook.RULES
+        if not all(rule.holds(known.version) for known in KNOWN)
+    }
+    assert {(text.replace("`", ""), span) for text, span in rows} == changed
 
 
 @pytest.mark.parametrize(

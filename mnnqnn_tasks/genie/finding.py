@@ -164,6 +164,13 @@ ADVICE: dict[str, Advice] = {
         "context.size is larger than the context length of every graph",
         "set context.size to the largest CL, or compile graphs with a longer context",
     ),
+    "context-size-equal": Advice(
+        "error",
+        "config",
+        _REFUSED,
+        "context.size is below the largest CL, and this release wants it to be the same",
+        "set context.size to the largest CL, or leave out the graphs that are never used",
+    ),
     "context-size-below": Advice(
         "warning",
         "config",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
+from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.versions import Version
 
 #: The number in a name is a context length only above this, so that an AR is never taken for one
@@ -94,19 +95,16 @@ def _logits(graph: GraphInfo) -> tuple[int | None, str]:
 
 _Probe = Callable[[GraphInfo], tuple[int | None, str]]
 
-#: Tensors that AR is taken from, in order, since a release.  2.42: the order of the source.
-#: 2.47: graphs whose mask and embeddings contradict each other were tried; mask
-#: and KV cache win.
-_AR_PROBES: tuple[tuple[Version, tuple[_Probe, ...]], ...] = (
-    (Version(2, 42), (_ids, _embeds, _mask, _key_out, _logits)),
-    (Version(2, 47), (_ids, _mask, _key_out, _embeds, _logits)),
-)
+#: Tensors that AR is taken from, in order; with the rule ar-embeds, and without it.
+_AR_PROBES: dict[bool, tuple[_Probe, ...]] = {
+    True: (_ids, _embeds, _mask, _key_out, _logits),
+    False: (_ids, _mask, _key_out, _embeds, _logits),
+}
 
 
 def tokens(graph: GraphInfo, version: Version) -> Found:
     """AR: tokens per call."""
-    probes = [probes for since, probes in _AR_PROBES if since <= version]
-    for probe in (probes or [_AR_PROBES[0][1]])[-1]:
+    for probe in _AR_PROBES[holds("ar-embeds", version)]:
         value, source = probe(graph)
         if value is not None:
             return Found(value, source)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from mnnqnn_tasks.genie.graphs import GraphInfo
 from mnnqnn_tasks.genie.infer import past_keys
+from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.versions import Version
 
 Key = tuple[int, int]
@@ -65,10 +66,6 @@ def _keys(graph: GraphInfo) -> dict[str, int]:
     return found
 
 
-#: From this release on AR is that of the table everywhere (2.49 and 2.50 tried).
-_ONE_AR = Version(2, 50)
-
-
 def analyze(
     table: Mapping[Key, tuple[str, ...]], graphs: Mapping[str, GraphInfo], version: Version
 ) -> Cache:
@@ -102,7 +99,7 @@ def _map(
         holder = next((graphs[name] for name in table[key] if _keys(graphs[name])), None)
         keys = _keys(holder) if holder else {}
         output = holder.output(written) if holder else None
-        if version < _ONE_AR and output is not None and output.dims:
+        if holds("kv-calls", version) and output is not None and output.dims:
             calls[key] = output.dims[-1]
         contexts[key] = keys.get(reference, 0) + (calls.get(key, key[0]) if concat else 0)
         if key != order[0] and index < len(table[key]):

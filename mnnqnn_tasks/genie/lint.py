@@ -13,8 +13,9 @@ from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
 from mnnqnn_tasks.genie.loader_config import BundleConfig
 from mnnqnn_tasks.genie.order import in_order, out_of_order
 from mnnqnn_tasks.genie.prediction import LoaderConfig, Prediction, Refusal
+from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.rules import predict
-from mnnqnn_tasks.genie.versions import VERSIONS, Version
+from mnnqnn_tasks.genie.versions import VERSIONS, Version, parse_version
 
 
 @dataclass(frozen=True)
@@ -147,13 +148,10 @@ def _config(
         return
     largest = max((variant.cl for variant in prediction.variants), default=0)
     size = config.loader.context_size
-    if size is not None and size < largest:
-        yield Finding(
-            "context-size-below",
-            f"context.size is {size}, the largest CL {largest}",
-            (),
-            versions,
-        )
+    taking = tuple(v for v in versions if not holds("context-size-equal", parse_version(v)))
+    if size is not None and size < largest and taking:
+        what = f"context.size is {size}, the largest CL {largest}"
+        yield Finding("context-size-below", what, (), taking)
     yield from _binaries(files, config, versions)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.versions import Version
 
 _SPLIT = re.compile(r".*_([0-9]+)_of_", re.DOTALL)
@@ -32,23 +33,9 @@ def by_number(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(ordered, key=lambda name: split_number(name) or _INT_MAX + 1))
 
 
-#: 2.42: ``std::set`` in the source; 2.47, 2.48, 2.49: tried.  2.50 and 2.51: tried, and their
-#: libGenie warns of names without ``<prefix>_<split_num>_of_<total_num>``.
-_ORDERS: tuple[tuple[Version, Callable[[Iterable[str]], tuple[str, ...]]], ...] = (
-    (Version(2, 42), as_strings),
-    (Version(2, 50), by_number),
-)
-
-
 def ordered(names: Iterable[str], version: Version) -> tuple[str, ...]:
     """Names of one variant in the order of their split indices."""
-    chosen = [order for since, order in _ORDERS if since <= version] or [_ORDERS[0][1]]
-    return chosen[-1](set(names))
-
-
-def orders_as_strings(version: Version) -> bool:
-    """Whether ``version`` sorts splits as strings."""
-    return version < _ORDERS[-1][0]
+    return (as_strings if holds("order-strings", version) else by_number)(set(names))
 
 
 _LABEL = re.compile(r"_([0-9]+|[T-Z][0-9])_of_([0-9]{1,9})(?![0-9])")

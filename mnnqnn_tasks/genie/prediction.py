@@ -45,7 +45,7 @@ class Refusal:
     """Why the loader does not take the bundle.
 
     Attributes:
-        rule: key of the rule (`mnnqnn_tasks.genie.rules.RULES`).
+        rule: key of the rule (`mnnqnn_tasks.genie.rulebook.RULES`).
         message: what the loader prints; for a crash, the name of the signal.
         graphs: names of the graphs that it is about.
         crash: the process ends by a signal instead of a message.

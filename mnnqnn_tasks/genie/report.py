@@ -9,7 +9,8 @@ from typing import Any
 from mnnqnn_tasks.genie.finding import Finding
 from mnnqnn_tasks.genie.lint import Lint
 from mnnqnn_tasks.genie.prediction import Prediction, Variant
-from mnnqnn_tasks.genie.versions import KNOWN, VERSIONS
+from mnnqnn_tasks.genie.rulebook import RULES
+from mnnqnn_tasks.genie.versions import VERSIONS, Version
 
 _WIDTH = 100
 
@@ -167,6 +168,11 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def sources() -> str:
-    """Where the rules of every release were seen, for ``--help``."""
-    return "; ".join(f"{known.version}: {known.source}" for known in KNOWN)
+def rules_text(versions: Sequence[Version]) -> str:
+    """The rules that some of these releases have."""
+    lines = []
+    for rule in RULES:
+        if any(rule.holds(version) for version in versions):
+            lines.append(f"{rule.key} ({rule.span}): {rule.text}")
+            lines.append(f"  seen: {rule.source}")
+    return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """A model of Genie's loader: the table that it builds of a set of graphs, or its refusal.
 
 The steps stand in the loader's order; the first that fails ends the loading, and the table is
-there from `_table` on.  What each rule was read off is in `RULES`.
+there from `_table` on.  Which release has which rule, and where it was seen, is in
+`mnnqnn_tasks.genie.rulebook`.
 """
 
 from __future__ import annotations
@@ -15,156 +16,12 @@ from mnnqnn_tasks.genie.infer import MASK, Found, context, past_keys, tokens
 from mnnqnn_tasks.genie.kv import Cache, analyze
 from mnnqnn_tasks.genie.order import ordered
 from mnnqnn_tasks.genie.prediction import LoaderConfig, Prediction, Refusal, Variant
+from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.versions import NEWEST, Version, nearest
 
 _CRASH = "SIGSEGV"
 
 Key = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule of the loader.
-
-    Attributes:
-        key: its name here.
-        text: what it says.
-        since: first release that it is known for.
-        until: first release that does not have it any more, None where all later ones do.
-        source: where it was seen.
-    """
-
-    key: str
-    text: str
-    since: Version
-    source: str
-    until: Version | None = None
-
-    def holds(self, version: Version) -> bool:
-        """Whether ``version`` has the rule."""
-        return self.since <= version and (self.until is None or version < self.until)
-
-
-_SEED = "sample source of QAIRT 2.42"
-_TRIED = "tried with libGenie 2.47, 2.48, 2.49, 2.50 and 2.51"
-_ALL = Version(2, 42)
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "mask",
-        "the cache group past_ needs a graph with the input attention_mask",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "ar",
-        "AR comes from input_ids, attention_mask, inputs_embeds, past_key outputs or logits, "
-        "else from (ar|AR)_?digits in the name; a graph with neither is refused",
-        _ALL,
-        f"{_SEED}, with inputs_embeds before attention_mask; {_TRIED}",
-    ),
-    Rule(
-        "number",
-        "a number in a name that the loader reads fits 32 bits",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "cl",
-        "CL comes from attention_mask or past_key, else from (cl|CL)_?digits in the name, else it "
-        "is the largest number in the name if above 501; a graph with neither joins every "
-        "context length that others of the model have",
-        _ALL,
-        f"{_SEED}; {_TRIED}",
-    ),
-    Rule(
-        "cl-unknown",
-        "a graph without CL joins one context length, and a variant takes one such graph",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "order-strings",
-        "splits of a variant are ordered as strings",
-        _ALL,
-        f"{_SEED} (std::set); tried with libGenie 2.47, 2.48 and 2.49",
-        Version(2, 50),
-    ),
-    Rule(
-        "order-numbers",
-        "splits of a variant are ordered by K of _K_of_; graphs without it come last",
-        Version(2, 50),
-        "tried with libGenie 2.50 and 2.51",
-    ),
-    Rule(
-        "context-size",
-        "context.size is not above the largest CL, unless long context is on",
-        _ALL,
-        f"{_SEED}; {_TRIED}",
-    ),
-    Rule(
-        "kv-dimension",
-        "a past_key input has CL or CL - AR positions",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "kv-mapping",
-        "the first split with a KV cache has a layer that the same split of all variants writes",
-        _ALL,
-        "tried with libGenie 2.47, 2.48 and 2.49, which crash",
-        Version(2, 50),
-    ),
-    Rule(
-        "first-input",
-        "graphs of the first split have input_ids, or embeddings",
-        _ALL,
-        f"{_SEED}; {_TRIED}",
-    ),
-    Rule(
-        "last-output",
-        "graphs of the last split have logits",
-        _ALL,
-        f"{_SEED}; {_TRIED}",
-    ),
-    Rule(
-        "shape",
-        "embeddings, logits, mask, positions and KV cache have the shapes of AR, CL and config",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "quantization",
-        "tensors of one name have one scale and offset in all splits and variants",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "positions",
-        "a graph has position_ids_sin and position_ids_cos",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "kv-cache",
-        "the last variant has past_key outputs",
-        _ALL,
-        _TRIED,
-    ),
-    Rule(
-        "kv-values",
-        "the last variant has a past_value output for every past_key output",
-        _ALL,
-        f"{_TRIED}, which crash",
-    ),
-    Rule(
-        "kv-value-inputs",
-        "there is a past_value input for every past_key input; without one the loader writes "
-        "where it has no memory, and loads or dies by chance",
-        _ALL,
-        f"{_TRIED}: of 12 loads of one bundle up to 8 died, of the next one none",
-    ),
-)
 
 
 @dataclass
@@ -246,10 +103,13 @@ def _table(state: State) -> Iterator[Refusal]:
 
 def _context_size(state: State) -> Iterator[Refusal]:
     size, largest = state.config.context_size, max((cl for _, cl in state.table), default=0)
-    if size is not None and size > largest and not state.config.long_context:
-        yield Refusal(
-            "context-size", f"Config specifies context->size={size}, but loaded max-CL={largest}"
-        )
+    if size is None or state.config.long_context:
+        return
+    message = f"Config specifies context->size={size}, but loaded max-CL={largest}"
+    if size > largest:
+        yield Refusal("context-size", message)
+    elif size < largest and holds("context-size-equal", state.version):
+        yield Refusal("context-size-equal", message)
 
 
 def _kv_dimension(state: State) -> Iterator[Refusal]:
@@ -369,7 +229,7 @@ def predict(
     state = State({graph.name: graph for graph in graphs}, config, release)
     refusals: list[Refusal] = []
     for key, step in _STEPS:
-        if not next(rule for rule in RULES if rule.key == key).holds(release):
+        if not holds(key, release):
             continue
         refusals += step(state)
         if refusals:

@@ -11,6 +11,7 @@ from mnnqnn_tasks.genie.graphs import GraphInfo, Tensor
 from mnnqnn_tasks.genie.infer import MASK, elements, past_keys, past_values
 from mnnqnn_tasks.genie.kv import Cache, Key
 from mnnqnn_tasks.genie.prediction import LoaderConfig
+from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.versions import Version
 
 #: ``n-embd`` of a config that does not say it.
@@ -25,10 +26,6 @@ _EMBEDDINGS = {
 
 #: Inputs of which the first split must have one (strings of libGenie 2.47 to 2.51).
 FIRST_INPUTS = ("input_ids", *_EMBEDDINGS)
-
-#: Before this release the KV cache is compared with the config's ``kv-dim``, since then with itself
-#: (tried with 2.47 and 2.48).
-_KV_DIM_FREE = Version(2, 48)
 
 Expected = tuple[int | None, ...]
 
@@ -87,7 +84,7 @@ def _expectations(
         if position is not None:
             yield position, (1, ar, config.pos_id_dim)
     outputs = (*past_keys(graph.outputs, "_out"), *past_values(graph.outputs, "_out"))
-    if version >= _KV_DIM_FREE and not outputs:
+    if not outputs and not holds("kv-dim", version):
         return  # which are what it takes the head dimension from
     for tensors, suffix, positions in (
         (graph.inputs, "_in", cache.past(key)),
@@ -100,7 +97,7 @@ def _expectations(
 
 
 def _head(past: Tensor, axis: int, config: LoaderConfig, version: Version) -> int | None:
-    """The head dimension that the loader expects of a key or value."""
-    if version < _KV_DIM_FREE:
+    """The head dimension that the loader expects of a key or value: the config's, or its own."""
+    if holds("kv-dim", version):
         return config.kv_dim
     return past.dims[axis] if len(past.dims) > 1 else None

@@ -48,6 +48,13 @@ _LOAD = {
     "help": "load every binary on the host emulator as well, which finds files changed after "
     "compiling and takes as much memory as a file",
 }
+_RULES = {
+    "name": "rules",
+    "long": "rules",
+    "type": bool,
+    "default": False,
+    "help": "instead of a model, print the loader's rules, their releases and where they were seen",
+}
 
 
 class GenieLint(FileCommand):
@@ -62,7 +69,7 @@ class GenieLint(FileCommand):
         "symptom on the board, cause, remedy. Needs no dodo.py. Exit code 0: every release asked "
         "for takes the model; 1: there are errors; 3: a file cannot be read."
     )
-    cmd_options = (_CONFIG, _GENIE, _LOAD, _JSON, _STRICT)
+    cmd_options = (_CONFIG, _GENIE, _LOAD, _JSON, _STRICT, _RULES)
 
     def work(self, files: list[str], options: dict[str, Any]) -> int:
         """Read, judge, print."""
@@ -73,6 +80,9 @@ class GenieLint(FileCommand):
         from mnnqnn_tasks.genie.versions import VERSIONS, parse_version
 
         versions = sorted({parse_version(text) for text in options["genie"]}) or VERSIONS
+        if options["rules"]:
+            sys.stdout.write(report.rules_text(versions))
+            return 0
         config = read_config(Path(options["config"])) if options["config"] else None
         if not files and config is not None:
             files = [str(config.path(name)) for name in config.binaries]

@@ -24,6 +24,7 @@ class Case:
         parts: name and tensors of every graph, in the order of ``ctx-bins``.
         context: ``context.size``.
         backend: keys of the QnnHtp backend that differ; None takes one away.
+        model: keys of the engine's model that are added.
         quick: asked about in every run of the tests, for the newest and the oldest libGenie.
     """
 
@@ -31,6 +32,7 @@ class Case:
     parts: tuple[Part, ...]
     context: int = 64
     backend: tuple[tuple[str, Any], ...] = ()
+    model: tuple[tuple[str, Any], ...] = ()
     quick: bool = True
 
     def binaries(self) -> dict[str, Part]:
@@ -228,6 +230,12 @@ def _contexts() -> Iterator[Case]:
     yield Case("context.size is one less", short, 63)
     yield Case("pos-id-dim of another size", short, 64, (("pos-id-dim", 8),))
     yield Case("kv-dim of another size", short, 64, (("kv-dim", 8),))
+    yield Case("pos-id-dim not said", short, 64, (("pos-id-dim", None),))
+    rope = {"type": "rope", "rope-theta": 10000, "rope-scaling": {"rope-type": "default"}}
+    gone = (("pos-id-dim", None), ("rope-theta", None))
+    for size in (2, 4):
+        model = (("positional-encoding", {**rope, "rope-dim": size}),)
+        yield Case(f"rope-dim of {size}", short, 64, gone, model, quick=size != 2)
     yield Case("two graphs of one variant", (*short, ("other_ar1_cl64_1_of_1", TOKEN)))
 
 
@@ -414,6 +422,7 @@ def write_case(folder: Path, case: Case, mark: str = "") -> Path:
                     "version": 1,
                     "type": "binary",
                     "binary": {"version": 1, "ctx-bins": list(case.binaries())},
+                    **dict(case.model),
                 },
             },
         }

@@ -7,14 +7,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from genie_models import HEAD_DIM, VOCABULARY, graph, language, split
+from genie_models import HEAD_DIM, VOCABULARY, graph, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from mnnqnn_tasks.errors import GenieError
 from mnnqnn_tasks.genie import config_check, library
 from mnnqnn_tasks.genie.config import Device, GenieConfig, Penalty, Rope, Sampler, write
 from mnnqnn_tasks.genie.config_keys import BLOCKS
-from mnnqnn_tasks.genie.config_read import blocks, load
+from mnnqnn_tasks.genie.config_read import blocks, load, read_config
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo, Tensor
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas/genie_config.schema.json").read_text())
@@ -63,15 +63,19 @@ FILES = {
 }
 
 
-def problems(path: Path, files: dict[str, ContextFile] | None = None) -> list[str]:
-    return [
-        f"{p.severity} {p.place}: {p.what}" for p in config_check.check_file(path, files, ARCHS.get)
-    ]
+def beside(path: Path) -> list[ContextFile]:
+    """`FILES` where the config lies."""
+    return [replace(file, file=str(path.parent / name)) for name, file in FILES.items()]
+
+
+def problems(path: Path, files: Sequence[ContextFile] = ()) -> list[str]:
+    found = config_check.check(read_config(path), files, ARCHS.get)
+    return [f"{p.severity} {p.place}: {p.what}" for p in found]
 
 
 def test_what_is_written_is_sound(tmp_path: Path) -> None:
     path = bundle(tmp_path)
-    assert problems(path, FILES) == []
+    assert problems(path, beside(path)) == []
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(path.read_text()))
 
 
@@ -130,12 +134,8 @@ MISTAKES: dict[str, tuple[str, Callable[[dict[str, Any]], object], str]] = {
         lambda b: b.update({"ctx-bins": ["2.bin", "1.bin"]}),
         "warning .*ctx-bins: the binaries hold splits 2, 1",
     ),
-    "context above": (
-        "dialog.context",
-        lambda b: b.update(size=128),
-        "error .*size: it is 128",
-    ),
-    "context below": ("dialog.context", lambda b: b.update(size=32), "warning .*size: it is 32"),
+    "types": (BINARY, lambda b: b.update({"ctx-bins": [1]}), r"ctx-bins: \[1\] does not fit"),
+    "no file list": ("dialog", lambda b: b.update(engine=1), "dialog.engine: 1 does not fit"),
     "vocabulary": ("dialog.context", lambda b: b.update({"n-vocab": 99}), "n-vocab: it is 99"),
     "token": ("dialog.context", lambda b: b.update({"eos-token": [2, 32]}), "eos-token: token 32"),
     "head": (HTP, lambda b: b.update({"kv-dim": 8}), "kv-dim: it is 8, and the graphs have 4"),
@@ -160,7 +160,7 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, label: str) -> None:
     place, change, message = MISTAKES[label]
     path = bundle(tmp_path)
     edit(path, place, change)
-    found = problems(path, FILES)
+    found = problems(path, beside(path))
     assert any(re.search(message, line) for line in found), found
 
 
@@ -170,23 +170,13 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, label: str) -> None:
         ({"dsp_arch": "v75"}, "no soc_model: answers begin well and drift"),
         ({"soc_model": 57}, "no dsp_arch"),
         ({"soc_model": 57, "dsp_arch": "v73"}, "dsp_arch is v73, and SoC 57 has v75"),
-        ({"soc_model": 69, "dsp_arch": "v79"}, "names SoC 69, and 1.bin was made for SoC 57"),
     ],
 )
 def test_the_chip_is_checked(tmp_path: Path, device: dict[str, Any], message: str) -> None:
     path = bundle(tmp_path)
     (tmp_path / CONFIG.extensions).write_text(json.dumps({"devices": [device]}))
-    assert any(message in line for line in problems(path, FILES)), problems(path, FILES)
-
-
-def test_the_largest_of_several_contexts_counts(tmp_path: Path) -> None:
-    path = bundle(tmp_path)
-    files = {
-        "1.bin": context_file(("a_1_of_1", language(1, 64)), ("b_1_of_1", language(1, 128))),
-        "2.bin": context_file(),
-    }
-    assert [p for p in problems(path, files) if "error" in p] == []
-    assert "largest context length of the graphs is 128" in problems(path, files)[0]
+    assert any(message in line for line in problems(path)), problems(path)
+    assert read_config(path).soc_id == device.get("soc_model")
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
@@ -194,7 +184,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     for text in ("", "[]", "{", "\0", "[" * 100000, "1"):
         path.write_text(text)
         with pytest.raises(GenieError, match="not a Genie config"):
-            config_check.check_file(path)
+            read_config(path)
 
 
 JSON = st.recursive(
@@ -219,7 +209,7 @@ def test_any_json_is_checked_without_a_crash(
             block[name] = data.draw(JSON)  # type: ignore[index]
     path = tmp_path_factory.mktemp("fuzz") / "genie_config.json"
     path.write_text(json.dumps(raw))
-    for problem in config_check.check_file(path, FILES, ARCHS.get):
+    for problem in config_check.check(read_config(path), beside(path), ARCHS.get):
         assert str(problem)
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from mnnqnn_tasks.errors import GenieError, MnnqnnError
 from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.genie import graphs, report
-from mnnqnn_tasks.genie.config_check import check_file
+from mnnqnn_tasks.genie.config_check import check
+from mnnqnn_tasks.genie.config_read import read_config
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo, Tensor
 from mnnqnn_tasks.genie.lint import lint
-from mnnqnn_tasks.genie.loader_config import read_config
 from mnnqnn_tasks.genie.names import parse
 from mnnqnn_tasks.genie.order import in_order, ordered
 from mnnqnn_tasks.genie.renumber import renumber
@@ -194,7 +194,7 @@ def test_damaged_configs(tmp_path: Path) -> None:
         path.write_bytes(written(mutated(CONFIG, rng), rng))
         try:
             config = read_config(path)
-            problems = check_file(path)
+            problems = check(config, [file])
         except GenieError as error:
             assert str(tmp_path) in str(error)
             continue

@@ -19,8 +19,8 @@ from genie_wheels import WHEELS, fetch
 
 from mnnqnn_tasks.genie import graphs as graph_files
 from mnnqnn_tasks.genie import library, probe, rules, witness
+from mnnqnn_tasks.genie.config_read import read_config
 from mnnqnn_tasks.genie.graphs import GraphInfo
-from mnnqnn_tasks.genie.loader_config import read_config
 from mnnqnn_tasks.genie.testimony import Testimony as Heard
 from mnnqnn_tasks.genie.versions import parse_version
 

@@ -7,14 +7,21 @@ A problem is an *error* where libGenie refuses the config, or where the answer i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mnnqnn_tasks.errors import GenieError
-from mnnqnn_tasks.genie.config_fit import chip, fit
+from mnnqnn_tasks.genie.config_fit import fit
 from mnnqnn_tasks.genie.config_keys import BLOCKS
 from mnnqnn_tasks.genie.config_problem import Problem, join
-from mnnqnn_tasks.genie.config_read import Raw, blocks, load
+from mnnqnn_tasks.genie.config_read import (
+    BundleConfig,
+    Raw,
+    blocks,
+    device_of,
+    file_names,
+    soc_of,
+)
 from mnnqnn_tasks.genie.graphs import ContextFile, is_path, load_json
 
 _HTP = "dialog.engine.backend.QnnHtp"
@@ -24,27 +31,25 @@ _BINARY = "dialog.engine.model.binary"
 ArchOf = Callable[[int], str | None]
 
 
-def check_file(
-    path: Path, files: Mapping[str, ContextFile] | None = None, arch_of: ArchOf | None = None
+def check(
+    config: BundleConfig, files: Sequence[ContextFile] = (), arch_of: ArchOf | None = None
 ) -> list[Problem]:
-    """Everything that is wrong with a config file.
+    """Everything that is wrong with a config, but for what decides the loading of graphs.
+
+    That, context size and chip included, is for `mnnqnn_tasks.genie.lint`.
 
     Args:
-        files: what the context binaries hold, by the name that ``ctx-bins`` has for them; without
-            it the config is not compared with graphs.
+        files: what the context binaries hold; without them the config is not compared with
+            graphs.
         arch_of: the SoC table.
-
-    Raises:
-        GenieError: the file is no JSON object.
     """
-    config = load(path)
-    found = [*keys(config), *paths(config, path.parent)]
-    device, problems = extensions(config, path.parent, arch_of)
-    found += problems
-    if files is not None:
-        found += fit(config, files)
-        found += chip(files, device)
-    return found
+    raw, folder = config.raw, config.path("")
+    return [
+        *keys(raw),
+        *paths(raw, folder),
+        *extensions(raw, folder, arch_of),
+        *fit(config, files),
+    ]
 
 
 def keys(config: Raw) -> Iterator[Problem]:
@@ -156,45 +161,36 @@ def _path(place: str, name: object, folder: Path) -> Iterator[Problem]:
         yield Problem(place, f"there is no file {_short(name)}", "add it, or correct the name")
 
 
-def extensions(
-    config: Raw, folder: Path, arch_of: ArchOf | None
-) -> tuple[int | None, list[Problem]]:
-    """SoC id that the backend extensions file names, and what is wrong with that file."""
+def extensions(config: Raw, folder: Path, arch_of: ArchOf | None) -> Iterator[Problem]:
+    """What is wrong with the backend extensions files."""
     for at, block in blocks(config, "dialog.engine.backend"):
         place = join(at, "extensions")
-        named = block.get("extensions")
-        if isinstance(named, list):
-            named = named[0] if named else None
-        if named is None and block.get("type") == "QnnHtp":
+        if block.get("extensions") in (None, []) and block.get("type") == "QnnHtp":
             todo = "name a file with the chip's soc_model and dsp_arch"
             what = "there is no backend extensions file: the chip is guessed"
-            return None, [Problem(place, what, todo, "warning")]
-        if isinstance(named, str) and is_path(named) and os.path.isfile(folder / named.strip()):
+            yield Problem(place, what, todo, "warning")
+        for name in [*file_names(block, "extensions")][:1]:
+            if not os.path.isfile(folder / name):
+                continue  # which `paths` tells
             try:
-                path = folder / named.strip()
-                data = load_json(path, "a backend extensions file", "write it again")
+                data = load_json(folder / name, "a backend extensions file", "write it again")
             except GenieError as error:
-                return None, [Problem(place, str(error), "correct the file")]
-            return _devices(data, f"{place} ({named.strip()})", arch_of)
-    return None, []
+                yield Problem(place, str(error), "correct the file")
+            else:
+                yield from _device(device_of(data), f"{place} ({name})", arch_of)
 
 
-def _devices(data: object, place: str, arch_of: ArchOf | None) -> tuple[int | None, list[Problem]]:
-    devices = data.get("devices") if isinstance(data, dict) else None
-    device = devices[0] if isinstance(devices, list) and devices else None
-    if not isinstance(device, dict):
-        return None, [Problem(place, "it has no devices", "add one with soc_model and dsp_arch")]
-    soc = device.get("soc_model", device.get("soc_id"))
-    arch = device.get("dsp_arch")
-    found = []
-    if not isinstance(soc, int) or isinstance(soc, bool):
+def _device(device: Raw | None, place: str, arch_of: ArchOf | None) -> Iterator[Problem]:
+    if device is None:
+        yield Problem(place, "it has no devices", "add one with soc_model and dsp_arch")
+        return
+    soc, arch = soc_of(device), device.get("dsp_arch")
+    if soc is None:
         what = "no soc_model: answers begin well and drift into garbage on some boards"
-        found.append(Problem(place, what, "add soc_model, the chip's number", "warning"))
-        soc = None
+        yield Problem(place, what, "add soc_model, the chip's number", "warning")
     if not isinstance(arch, str):
-        found.append(Problem(place, "no dsp_arch", "add the architecture, such as v75", "warning"))
+        yield Problem(place, "no dsp_arch", "add the architecture, such as v75", "warning")
     known = arch_of(soc) if arch_of and soc is not None else None
     if known and isinstance(arch, str) and arch != known:
         what = f"dsp_arch is {arch}, and SoC {soc} has {known}"
-        found.append(Problem(place, what, "correct the one that is wrong"))
-    return soc, found
+        yield Problem(place, what, "correct the one that is wrong")

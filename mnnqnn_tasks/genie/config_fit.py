@@ -1,12 +1,17 @@
-"""Whether a ``genie_config.json`` fits the graphs that it is for."""
+"""Whether a ``genie_config.json`` fits the graphs that it is for.
+
+Only where the loader does not look, or not in every release: the context size is a rule of
+`mnnqnn_tasks.genie.rulebook`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+import os
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from mnnqnn_tasks.genie.config_problem import Problem, join
-from mnnqnn_tasks.genie.config_read import Raw, blocks
+from mnnqnn_tasks.genie.config_read import BundleConfig, Raw, blocks, file_names, is_whole
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
 from mnnqnn_tasks.genie.names import parse
 
@@ -14,21 +19,9 @@ _HTP = "dialog.engine.backend.QnnHtp"
 _BINARY = "dialog.engine.model.binary"
 
 
-def chip(files: Mapping[str, ContextFile], soc: int | None) -> Iterator[Problem]:
-    """Whether the binaries were made for the SoC id that the extensions file names."""
-    for name, file in files.items():
-        if soc is not None and file.soc_id is not None and file.soc_id != soc:
-            yield Problem(
-                "dialog.engine.backend.extensions",
-                f"it names SoC {soc}, and {name} was made for SoC {file.soc_id}",
-                "compile the binary for the chip, or correct soc_model",
-            )
-
-
-def fit(config: Raw, files: Mapping[str, ContextFile]) -> Iterator[Problem]:
+def fit(config: BundleConfig, files: Sequence[ContextFile]) -> Iterator[Problem]:
     """Whether sizes and the order of the binaries fit the graphs."""
-    graphs = [graph for file in files.values() for graph in file.graphs]
-    yield from _sizes(config, graphs)
+    yield from _sizes(config.raw, [graph for file in files for graph in file.graphs])
     yield from _split_order(config, files)
 
 
@@ -39,27 +32,20 @@ def _sizes(config: Raw, graphs: Sequence[GraphInfo]) -> Iterator[Problem]:
         (_HTP, "pos-id-dim", _last(graphs, "input", "position_ids_cos", -1), "entries of cos"),
     ):
         for at, block in blocks(config, place):
-            if wanted and _is_int(block.get(name)) and block[name] not in wanted:
+            if wanted and is_whole(block.get(name)) and block[name] not in wanted:
                 sizes = " or ".join(map(str, sorted(wanted)))
                 what = f"it is {block[name]}, and the graphs have {sizes} {source}"
                 yield Problem(join(at, name), what, f"write {max(wanted)}")
     for at, block in blocks(config, "dialog.context"):
-        yield from _context(at, block, graphs)
+        yield from _tokens(at, block)
 
 
-def _context(at: str, block: Mapping[str, Any], graphs: Sequence[GraphInfo]) -> Iterator[Problem]:
-    lengths = _last(graphs, "input", "attention_mask", -1)
-    size, vocabulary = block.get("size"), block.get("n-vocab")
-    if lengths and _is_int(size) and size != max(lengths):
-        what = f"it is {size}, and the largest context length of the graphs is {max(lengths)}"
-        more = size > max(lengths)
-        what += ": libGenie refuses it" if more else ": the rest is not used, 2.42 refuses it"
-        todo = f"write {max(lengths)}"
-        yield Problem(join(at, "size"), what, todo, "error" if more else "warning")
+def _tokens(at: str, block: Raw) -> Iterator[Problem]:
+    vocabulary = block.get("n-vocab")
     for name in ("bos-token", "eos-token", "eot-token", "pad-token"):
         ids = block.get(name)
         for token in ids if isinstance(ids, list) else [ids]:
-            if _is_int(token) and _is_int(vocabulary) and token >= vocabulary:
+            if is_whole(token) and is_whole(vocabulary) and token >= vocabulary:
                 what = f"token {token} is not among the {vocabulary} of n-vocab"
                 yield Problem(join(at, name), what, "correct the token or n-vocab")
 
@@ -76,18 +62,12 @@ def _last(
     }
 
 
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _split_order(config: Raw, files: Mapping[str, ContextFile]) -> Iterator[Problem]:
-    for at, block in blocks(config, _BINARY):
-        listed = block.get("ctx-bins")
-        if not isinstance(listed, list):
-            continue
+def _split_order(config: BundleConfig, files: Sequence[ContextFile]) -> Iterator[Problem]:
+    by_path = {os.path.realpath(file.file): file for file in files}
+    for at, block in blocks(config.raw, _BINARY):
         numbers = []
-        for name in listed:
-            file = files.get(name) if isinstance(name, str) else None
+        for name in file_names(block, "ctx-bins"):
+            file = by_path.get(os.path.realpath(config.path(name)))
             named = [parse(graph.name) for graph in file.graphs] if file else []
             numbers.append(min((one.split for one in named if one), default=None))
         known = [number for number in numbers if number is not None]

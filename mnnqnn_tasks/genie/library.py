@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import shutil
 import tempfile
@@ -38,10 +39,10 @@ def opened(source: Path | None) -> Iterator[Path]:
         ToolMissing: no libGenie or no QNN libraries there.
         GenieError: the wheel file is damaged.
     """
-    if source is None or source.is_dir():
+    if source is None or os.path.isdir(source):
         yield find(source)
         return
-    if not source.is_file():
+    if not os.path.isfile(source):
         raise ToolMissing("there is no such library folder", where=str(source), todo=_TODO)
     folder = tempfile.mkdtemp(prefix=TEMP_PREFIX)
     try:

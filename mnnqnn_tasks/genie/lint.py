@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from mnnqnn_tasks.genie import dataflow, loading, naming
 from mnnqnn_tasks.genie.config_problem import Problem
+from mnnqnn_tasks.genie.config_read import BundleConfig
 from mnnqnn_tasks.genie.finding import Finding
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
-from mnnqnn_tasks.genie.loader_config import BundleConfig
 from mnnqnn_tasks.genie.order import in_order, out_of_order
 from mnnqnn_tasks.genie.prediction import LoaderConfig, Prediction, Refusal
 from mnnqnn_tasks.genie.rulebook import holds
@@ -161,9 +161,9 @@ def _binaries(
     """Files that ``ctx-bins`` does not have, by what they are on the disk."""
     if not config.binaries:
         return
-    known = {config.path(name).resolve() for name in config.binaries}
+    known = {os.path.realpath(config.path(name)) for name in config.binaries}
     for file in files:
-        if not file.dump and Path(file.file).resolve() not in known:
+        if not file.dump and os.path.realpath(file.file) not in known:
             yield Finding("ctx-bins", f"{config.file} does not list {file.file}", (), versions)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.errors import GenieError, QnnError
-from mnnqnn_tasks.genie import config_read, graphs, loader_config, rules, witness
+from mnnqnn_tasks.genie import config_read, graphs, rules, witness
 from mnnqnn_tasks.genie.prediction import Prediction, Variant
 from mnnqnn_tasks.genie.testimony import Testimony
 from mnnqnn_tasks.genie.versions import parse_version
@@ -86,7 +86,7 @@ def probe(
     path = config_read.config_file(bundle)
     heard = witness.ask(path, lib_dir, question, tokens, timeout)
     try:
-        config = loader_config.read_config(path)
+        config = config_read.read_config(path)
         read = [graph for n in config.binaries for graph in graphs.read(config.path(n)).graphs]
         predicted = rules.predict(read, config.loader, parse_version(heard.version))
     except (GenieError, QnnError) as error:

@@ -15,6 +15,7 @@ and CL are refused: what a graph takes is in its tensors, and no name mends that
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,7 +208,7 @@ def _check_targets(sources: Sequence[Path], folder: Path) -> None:
                 f"{seen[path.name]} and {path} would become one file", todo="rename one of them"
             )
         seen[path.name] = path
-        if (folder / path.name).exists() or (folder / path.name).is_symlink():
+        if os.path.lexists(folder / path.name):
             raise GenieError(
                 "there is such a file already",
                 where=str(folder / path.name),

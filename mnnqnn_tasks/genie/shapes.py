@@ -17,6 +17,9 @@ from mnnqnn_tasks.genie.versions import Version
 #: ``n-embd`` of a config that does not say it.
 DEFAULT_EMBEDDING = 1024
 
+#: ``pos-id-dim`` of a config that does not say it (2.47 and 2.51 tried).
+DEFAULT_POSITIONS = 64
+
 #: Embeddings per token, in ``n-embd``, by the input that takes them.
 _EMBEDDINGS = {
     "inputs_embeds": 1,

@@ -35,6 +35,11 @@ class SocTable:
         """The SoC of a model or marketing name, in any letter case, or ``None``."""
         return self.by_name.get(_fold(name))
 
+    def arch_of(self, soc_id: int) -> str | None:
+        """The Hexagon architecture of a SoC id, or ``None``."""
+        found = self.by_id.get(soc_id)
+        return found.dsp_arch if found else None
+
     def names(self) -> list[str]:
         """Model names in the order of their ids, then marketing names."""
         return [soc.model for soc in self.by_id.values() if soc.model is not None] + [*_MARKETING]

@@ -75,9 +75,11 @@ class GenieLint(FileCommand):
         """Read, judge, print."""
         from mnnqnn_tasks.files import canonical_json
         from mnnqnn_tasks.genie import report
+        from mnnqnn_tasks.genie.config_check import check
+        from mnnqnn_tasks.genie.config_read import read_config
         from mnnqnn_tasks.genie.lint import lint
-        from mnnqnn_tasks.genie.loader_config import read_config
         from mnnqnn_tasks.genie.versions import VERSIONS, parse_version
+        from mnnqnn_tasks.spec.soc import table
 
         versions = sorted({parse_version(text) for text in options["genie"]}) or VERSIONS
         if options["rules"]:
@@ -90,8 +92,9 @@ class GenieLint(FileCommand):
             raise InvalidCommand(
                 "genie_lint needs a context binary\n  to do: name one or more files"
             )
-        problems = _check(Path(options["config"])) if config else ()
-        result = lint(_read(files), config, versions, options["load"], problems)
+        read = _read(files)
+        problems = check(config, read, table().arch_of) if config else ()
+        result = lint(read, config, versions, options["load"], problems)
         if options["json"]:
             sys.stdout.write(canonical_json(report.as_json(result), indent=1) + "\n")
         else:
@@ -99,15 +102,6 @@ class GenieLint(FileCommand):
         sys.stdout.flush()
         bad = len(result.findings) if options["strict"] else result.errors
         return 1 if bad else 0
-
-
-def _check(path: Path) -> list[Any]:
-    """What is wrong with the config by itself."""
-    from mnnqnn_tasks.genie.config_check import check_file
-    from mnnqnn_tasks.spec.soc import table
-
-    archs = {soc_id: soc.dsp_arch for soc_id, soc in table().by_id.items()}
-    return check_file(path, arch_of=archs.get)
 
 
 def _read(files: list[str]) -> list[Any]:

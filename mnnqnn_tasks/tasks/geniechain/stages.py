@@ -269,20 +269,17 @@ def lint(folder: str, binaries: Sequence[str], versions: Sequence[str], out: str
     """
     from mnnqnn_tasks.genie import report
     from mnnqnn_tasks.genie.config import CONFIG
-    from mnnqnn_tasks.genie.config_check import check_file
+    from mnnqnn_tasks.genie.config_check import check
+    from mnnqnn_tasks.genie.config_read import read_config
     from mnnqnn_tasks.genie.graphs import read
     from mnnqnn_tasks.genie.lint import lint as judge
-    from mnnqnn_tasks.genie.loader_config import read_config
     from mnnqnn_tasks.genie.versions import VERSIONS, parse_version
     from mnnqnn_tasks.spec.soc import table
 
     place = Path(folder)
-    archs = {soc_id: soc.dsp_arch for soc_id, soc in table().by_id.items()}
     asked = sorted({parse_version(text) for text in versions}) or VERSIONS
-    files = {name: read(place / name) for name in binaries}
-    path = place / CONFIG
-    problems = check_file(path, files, archs.get)
-    found = judge(list(files.values()), read_config(path), asked, problems=problems)
+    files, said = [read(place / name) for name in binaries], read_config(place / CONFIG)
+    found = judge(files, said, asked, problems=check(said, files, table().arch_of))
     if found.errors:
         text = "\n".join(f"    {line}".rstrip() for line in report.as_text(found).splitlines())
         raise GenieError(

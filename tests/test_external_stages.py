@@ -14,7 +14,14 @@ import pytest
 from external_doubles import COMPILE, CONTEXT, IO, LLM_IO, MODEL_LIB, Tools, mnn_build, qnn_sdk
 from tasks_project import MODEL, exported
 
-from mnnqnn_tasks.errors import MnnqnnError, NativeCrash, QnnError, ToolError, ToolMissing
+from mnnqnn_tasks.errors import (
+    MnnqnnError,
+    NativeCrash,
+    QnnError,
+    StaleInputError,
+    ToolError,
+    ToolMissing,
+)
 from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.mnn import samples
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
@@ -106,7 +113,7 @@ class Bench:
     model: ModelFolder
     first: Path
 
-    def cut(self, out: Path, runner: Runner, **options: Any) -> list[Path]:
+    def cut(self, out: Path, runner: Runner, **options: Any) -> dict[Path, str]:
         told = Options(**options)
         work = out.parent / "w"
         return cut(self.model, self.build.folder, work, runner, self.inputs, told, out).files
@@ -147,6 +154,7 @@ def test_a_cut_is_put_in_place_with_its_lists(tmp_path: Path, ready: Bench, runn
         for graph in ("graph4", "graph1_4")
     ]
     assert weights[0] & weights[1]  # one file for decode and prefill
+    assert weights[0] <= {path.stat().st_ino for path in (out / "blobs").iterdir()}
     # The same again changes no file, not even its time.
     before = {path: path.stat().st_mtime_ns for path in files}
     (out / "sources" / "graph9").mkdir()
@@ -248,7 +256,7 @@ def test_the_plan_says_what_the_native_one_says(tmp_path: Path, ready: Bench) ->
         out=str(tmp_path / "b"),
         tools={
             **{"label": "t", "log": str(tmp_path / "log"), "work": str(tmp_path / "w")},
-            **{"limit_s": 120, "live": False, "mnn": str(ready.build.folder)},
+            **{"limit_s": 120, "live": False, "stamps": {}, "mnn": str(ready.build.folder)},
         },
     )
     made = json.loads((tmp_path / "b" / "plan.json").read_text())
@@ -280,13 +288,20 @@ def test_raws_are_packed_by_content_alone(tmp_path: Path) -> None:
             (folder / name).write_bytes(name.encode() * 1000)
             (folder / name).chmod(0o600 + 0o44 * n)
         (folder / "graph0.cpp").write_text("no raw")
-        linking.pack_raws(folder, tmp_path / f"{n}.tar")
+        linking.pack_raws(folder, listed(folder), tmp_path / f"{n}.tar")
     assert (tmp_path / "0.tar").read_bytes() == (tmp_path / "1.tar").read_bytes()
     with tarfile.open(tmp_path / "0.tar") as tar:
         assert tar.getnames() == ["a.raw", "b.raw", long]
-    (tmp_path / "empty").mkdir()
     with pytest.raises(ToolError, match="no raw files"):
-        linking.pack_raws(tmp_path / "empty", tmp_path / "t")
+        linking.pack_raws(tmp_path / "empty", {}, tmp_path / "t")
+    files = listed(tmp_path / "0")
+    (tmp_path / "0" / "b.raw").write_bytes(b"B" * 5000)
+    with pytest.raises(StaleInputError, match="changed after it was made"):
+        linking.pack_raws(tmp_path / "0", files, tmp_path / "t")
+
+
+def listed(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_file(path) for path in folder.iterdir()}
 
 
 @dataclass
@@ -311,7 +326,8 @@ def linker(tmp_path_factory: pytest.TempPathFactory) -> Linker:
     source = exported(top / "p").build / "qnn" / "graph4"
     made = Linker(qnn_sdk(top / "sdk, 'x'"), Sdk(top / "sdk, 'x'"), source, top / "libgraph4.so")
     runner = Runner("t", top / "log", 120)
-    linking.compile_graph(source, "graph4", made.sdk, top / "a b", runner, made.library)
+    files = listed(source)
+    linking.compile_graph(source, "graph4", files, made.sdk, top / "a b", runner, made.library)
     return made
 
 
@@ -352,8 +368,10 @@ def test_a_library_that_is_not_made(
 ) -> None:
     linker.tools.mode(qnn_model_lib_generator=mode)
     with pytest.raises(ToolError) as caught:
+        files = listed(linker.source)
+        out = tmp_path / "x.so"
         linking.compile_graph(
-            linker.source, "graph4", linker.sdk, tmp_path / "w", runner, tmp_path / "x.so"
+            linker.source, "graph4", files, linker.sdk, tmp_path / "w", runner, out
         )
     assert words in str(caught.value)
     assert "exit code 0" in str(caught.value) and not (tmp_path / "x.so").exists()

@@ -85,6 +85,8 @@ class Toolchain:
         skips: names of ops that an external partition leaves on the CPU.
         max_history_token: KV cache on the NPU in tokens; 0 is attention on the CPU.
         time_limit_s: seconds after which a tool is ended.
+        tools: files and folders, absolute, that the tools use and that cannot be seen from
+            outside; ``None`` where that is not said.
     """
 
     io: str = "native"
@@ -96,6 +98,7 @@ class Toolchain:
     skips: tuple[str, ...] = ()
     max_history_token: int = 0
     time_limit_s: int = 7200
+    tools: tuple[str, ...] | None = None
 
     def is_native(self) -> bool:
         """Whether every stage is ``native``."""

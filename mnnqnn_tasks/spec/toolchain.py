@@ -33,6 +33,8 @@ def make_toolchain(document: Document, base: Path) -> Toolchain:
     for key in ("max_history_token", "time_limit_s"):
         if key in raw:
             values[key] = int(raw[key])  # JSON Schema counts 8.0 as an integer
+    if "tools" in raw:
+        values["tools"] = tuple(str(_path(base, path)) for path in raw["tools"])
     made = Toolchain(**values)
     for stage in ("io", "partition"):
         if getattr(made, stage) == "external" and made.mnn_path is None:
@@ -47,6 +49,10 @@ def make_toolchain(document: Document, base: Path) -> Toolchain:
             "link is external, but nothing says where the QAIRT SDK is",
             f"add qnn_sdk_root, or set {SDK_VAR}",
         )
+    for i, path in enumerate(made.tools or ()):
+        if not os.path.exists(path):
+            todo = "correct it, or remove it"
+            raise document.error(("toolchain", "tools", i), f"there is no {path}", todo)
     for key in _OF_PARTITION:
         if key in raw and made.partition == "native":
             raise document.error(
@@ -59,4 +65,4 @@ def make_toolchain(document: Document, base: Path) -> Toolchain:
 
 
 def _path(base: Path, text: str | None) -> Path | None:
-    return Path(os.path.realpath(base / text)) if text else None
+    return Path(os.path.realpath(base / os.path.expanduser(text))) if text else None

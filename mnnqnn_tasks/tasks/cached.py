@@ -15,7 +15,8 @@ from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.cache.store import Cache
 from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.tasks.session import GenieJob, Job
-from mnnqnn_tasks.toolchain import native, packing
+from mnnqnn_tasks.toolchain import packing
+from mnnqnn_tasks.toolchain.work import function
 
 #: What a stage gives: the files that it made, and values to remember.
 Outcome = tuple[list[str], dict[str, Any]]
@@ -63,7 +64,7 @@ def take(cache: Cache, job: Job | GenieJob, action: Action, key: str) -> Outcome
         return None
     made, values = packing.unpack(action.base, store, entry)
     if action.tidy:
-        getattr(native, action.tidy)(action.base, made)
+        function(action.tidy)(action.base, made)
     return made, values
 
 

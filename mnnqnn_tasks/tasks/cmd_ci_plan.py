@@ -67,7 +67,7 @@ class Part:
     Attributes:
         state: ``fresh``: nothing; ``restorable``: take it from the cache; ``build``.
         key: under which the cache has the bundle or will have it; ``None`` where a user's
-            own tools make it, or the model cannot be read.
+            own tools make it of which not all is known, or the model cannot be read.
         reasons: why it is not fresh: the tasks that are stale by themselves, in the order of
             the stages; only the bundle's own where no stage of it ever ran here.
     """

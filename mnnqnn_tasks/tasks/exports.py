@@ -129,14 +129,15 @@ def _inputs(
 
         yield from whole.planned(job, targets)
         return
-    if not job.pipeline.toolchain.is_native():
+    chain = _toolchain(job)
+    if chain is None:
         return
     try:
         files = model_files(job)
     except MnnqnnError:
         return
     for target in targets:
-        yield target, inputs_of(job, target, files)
+        yield target, inputs_of(job, target, files) | chain
 
 
 def in_cache(found: Iterable[Bundle]) -> set[str]:
@@ -239,10 +240,27 @@ def _inputs_made(
 
         tokenizer = os.path.join(job.layout.bundle(target.name), "tokenizer.json")
         return whole.made(job, target, record[tokenizer][2])
-    if not job.pipeline.toolchain.is_native():
+    chain = _toolchain(job)
+    if chain is None:
         return None
     index = json.loads(Path(arguments["index"]).read_text("utf-8"))
-    return inputs_of(job, target, {name: said["sha256"] for name, said in index["files"].items()})
+    files = {name: said["sha256"] for name, said in index["files"].items()}
+    return inputs_of(job, target, files) | chain
+
+
+def _toolchain(job: Job) -> dict[str, Any] | None:
+    """What a bundle depends on if a user's own tools made some of it; ``None`` if it cannot
+    be told which these are."""
+    chain = job.pipeline.toolchain
+    if chain.is_native():
+        return {}
+    from mnnqnn_tasks.tasks import external_graph, tools
+
+    found = tools.chain_tools(job)
+    if not found.known:
+        return None
+    stages = {f"{stage} by": getattr(chain, stage) for stage in ("io", "partition", "link")}
+    return stages | external_graph.options(job) | dict(found.key)
 
 
 def _record_of(job: Job | GenieJob, target: Target) -> dict[str, Any]:

@@ -12,16 +12,13 @@ from doit.task import Task
 
 from mnnqnn_tasks.errors import ModelFileError
 from mnnqnn_tasks.spec.pipeline import Target
-from mnnqnn_tasks.tasks import checks, session
+from mnnqnn_tasks.tasks import checks, session, tools
 from mnnqnn_tasks.tasks.actions import remove, run_stage
 from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.fresh import Check, Fresh
 from mnnqnn_tasks.tasks.keys import code_version, mnn_version, qnn_identity, stage_key
 from mnnqnn_tasks.tasks.plan import Plan
 from mnnqnn_tasks.tasks.session import GenieJob, Job
-
-#: The entry of a key that says which SDK linked.
-SDK = "QAIRT SDK"
 
 
 def group(name: str, members: Iterable[str], doc: str, part_of: str | None = None) -> Task:
@@ -310,7 +307,7 @@ def bundle_task(
             "target": options(target),
             "digests": str(job.place.state / "digests"),
             "out": out,
-            "linked_with": str((linked_by or {}).get(SDK, "")),
+            "linked_with": str((linked_by or {}).get(tools.SDK, "")),
         },
         doc=f"the bundle of {job.name} for {target.name}",
         deps=[layout.model_json, layout.host_model, *binaries],

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mnnqnn_tasks.spec.genie import GenieModel, GeniePipeline
     from mnnqnn_tasks.spec.pipeline import Model, Pipeline
     from mnnqnn_tasks.tasks.executor import Executor
+    from mnnqnn_tasks.tasks.tools import Tools
 
 #: Folder in a build folder for what this room keeps there.
 STATE_DIR = ".mnnqnn"
@@ -134,6 +135,7 @@ class Session:
         caches: by pipeline file; none without a run.
         executor: does the work of tasks; ``None`` without a run.
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
+        tools: a user's own tools that were looked at, by kind, folder and what else they use.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class Session:
     caches: dict[Path, Cache | None] = field(default_factory=dict)
     executor: Executor | None = None
     made: dict[str, list[Any]] = field(default_factory=dict)
+    tools: dict[tuple[str, Path, tuple[str, ...] | None], Tools] = field(default_factory=dict)
     _models: dict[str, Place] = field(default_factory=dict)
     # Folders of which only we write the ones called after models, by their path and "/".
     _outputs: dict[str, dict[str, Place]] = field(default_factory=dict)

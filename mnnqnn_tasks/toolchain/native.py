@@ -226,7 +226,7 @@ def translate(folder: str, subgraph: str, sources: str, blobs: str, out: str) ->
     made = translate_files(Path(subgraph), Path(sources), Path(folder))
     emit(made.graph, made.blobs, Path(out), Path(blobs))
     files = [entry.path for entry in os.scandir(out)]
-    return files, {"blobs": {d: blobstore.stamp(Path(blobs), d) for d in made.blobs}}
+    return files, {"blobs": blobstore.stamps(Path(blobs), made.blobs)}
 
 
 def link(

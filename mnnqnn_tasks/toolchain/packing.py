@@ -110,7 +110,7 @@ def unpack(base: str, store: str, entry: Entry) -> tuple[list[str], dict[str, An
     if blobs:
         from mnnqnn_tasks.translate import blobstore
 
-        values["blobs"] = {d: blobstore.stamp(Path(store), d) for d in blobs}
+        values["blobs"] = blobstore.stamps(Path(store), blobs)
     return made, values
 
 

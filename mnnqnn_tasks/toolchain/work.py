@@ -43,10 +43,11 @@ def perform(stage: str, arguments: Mapping[str, Any]) -> Work:
     """
     begin = time.monotonic()
     with Meter() as meter:
-        made, values = _function(stage)(**arguments)
+        made, values = function(stage)(**arguments)
     return Work(made, values, round(time.monotonic() - begin, 3), meter.peak)
 
 
-def _function(stage: str) -> Any:
+def function(stage: str) -> Any:
+    """The function of a toolchain that a name stands for."""
     chain, _, name = stage.rpartition(".")
     return getattr(importlib.import_module(_TOOLCHAINS[chain]), name)

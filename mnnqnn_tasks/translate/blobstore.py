@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mnnqnn_tasks.errors import StaleInputError
-from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, sha256_file
+from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, link_or_copy, sha256_file
 
 Stamp = list[int]
 
@@ -23,6 +23,11 @@ def stamp(store: Path, digest: str) -> Stamp | None:
     except OSError:
         return None
     return [info.st_size, info.st_mtime_ns]
+
+
+def stamps(store: Path, digests: Iterable[str]) -> dict[str, Stamp | None]:
+    """The stamps of several blobs."""
+    return {digest: stamp(store, digest) for digest in digests}
 
 
 def put(store: Path, digest: str, data: memoryview | bytes) -> None:
@@ -59,6 +64,23 @@ def put_pieces(store: Path, digest: str, pieces: Iterable[bytes], where: str) ->
             )
 
     _put(store, digest, write)
+
+
+def put_file(store: Path, digest: str, path: Path) -> None:
+    """As `put`, for a file with that digest: it and the blob become one, by hard links.
+
+    Raises:
+        DiskError: when it cannot be stored.
+    """
+    blob = store / digest
+    with disk_errors(blob):
+        held = _holds(blob, digest)
+        if not held:
+            os.chmod(path, 0o644)
+    if held:
+        link_or_copy(blob, path)
+    else:
+        link_or_copy(path, blob)
 
 
 def _put(store: Path, digest: str, write: Callable[[BinaryIO], object]) -> None:

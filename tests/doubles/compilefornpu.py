@@ -42,6 +42,9 @@ def work(argv: list[str], mode: str) -> int:
         raw.write_bytes(bytes([raw.read_bytes()[0] ^ 1]) + raw.read_bytes()[1:])
     if mode == "outside":
         postreat["merge"]["qnn/../../graph9.bin"] = ["qnn/graph0"]
+    if mode == "replaced":  # MNN is being built again
+        with HERE.open("a") as text:
+            text.write("# newer\n")
     if mode == "other host":
         del postreat["merge"][max(postreat["merge"])]
     Path("npu_postreat.json").write_text(json.dumps(postreat, indent=4))

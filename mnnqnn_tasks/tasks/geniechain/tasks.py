@@ -16,9 +16,9 @@ from mnnqnn_tasks.genie.names import GraphName, NamePlan, plan
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import checks, graph, session
 from mnnqnn_tasks.tasks.fresh import Check
-from mnnqnn_tasks.tasks.geniechain.tools import digest_of
 from mnnqnn_tasks.tasks.keys import code_version, qnn_identity
 from mnnqnn_tasks.tasks.session import GenieJob
+from mnnqnn_tasks.tasks.tools import digest_of
 
 #: The files of a target beside its binaries, as `stages.config` makes them.
 _CONFIG_FILES = ("genie_config.json", "htp_backend_ext_config.json", "tokenizer.json")

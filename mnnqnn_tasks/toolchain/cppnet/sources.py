@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.partition.write import write
 from mnnqnn_tasks.qnn import netjson
 from mnnqnn_tasks.qnn.ir import Blob, Graph, Tensor
+from mnnqnn_tasks.toolchain.cppnet.listing import check_listed
 from mnnqnn_tasks.toolchain.cppnet.merges import read_merges
 from mnnqnn_tasks.toolchain.cppnet.parse import parse
 from mnnqnn_tasks.toolchain.cppnet.raws import Range, Raws, chunks, find_raws, open_plain
@@ -77,41 +79,50 @@ def import_sources(folder: Path, out: Path) -> list[ImportedBinary]:
     return made
 
 
-def import_graph(source: Path, net: Path, blobs: Path) -> ImportedGraph:
+def import_graph(
+    source: Path, net: Path, blobs: Path, listed: Mapping[str, str] | None = None
+) -> ImportedGraph:
     """Read one graph.
 
     Args:
         source: its folder ``qnn/graph0`` with ``graph0.cpp`` and the raw data.
         net: the ``net.json`` to write, last and whole.
         blobs: the content store for static data; several graphs may be read at once.
+        listed: SHA-256 by name that its files should have.
 
     Raises:
         SourceFileError, DiskError: see `import_sources`.
+        StaleInputError: a file is another one than ``listed``.
     """
-    graph = read_graph(source, blobs)
+    graph = read_graph(source, blobs, listed)
     text = netjson.dumps(graph).encode()
     write(net, text)
     digests = tuple(dict.fromkeys(blob.sha256 for blob in graph.blobs()))
     return ImportedGraph(graph.name, net, sha256_bytes(text), digests)
 
 
-def read_graph(source: Path, blobs: Path) -> Graph:
+def read_graph(source: Path, blobs: Path, listed: Mapping[str, str] | None = None) -> Graph:
     """The graph of a source folder; its static data is put into ``blobs``.
 
     Memory: the source, and 1 MiB of raw data at a time.
 
     Raises:
-        SourceFileError, DiskError: see `import_sources`.
+        SourceFileError, StaleInputError, DiskError: see `import_graph`.
     """
     path = source / f"{source.name}.cpp"
-    parsed = parse(_read(path), str(path))
+    data = _read(path)
+    check_listed(listed or {}, path, sha256_bytes(data))
+    parsed = parse(data, str(path))
     if parsed.graph.name != source.name:
         raise SourceFileError(
             f"the source is of the graph {parsed.graph.name[:80]!r}", where=str(path)
         )
     raws = find_raws(source, source.name)
     places = {tensor.name: _place(raws, tensor) for tensor in parsed.statics}
-    return parsed.with_blobs({name: _store(place, blobs) for name, place in places.items()})
+    stored = {name: _store(place, blobs) for name, place in places.items()}
+    for name, blob in stored.items():
+        check_listed(listed or {}, source / f"{name}.raw", blob.sha256)
+    return parsed.with_blobs(stored)
 
 
 def _read(path: Path) -> bytes:

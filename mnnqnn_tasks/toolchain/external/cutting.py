@@ -7,7 +7,6 @@ before stays as it is: later stages compare contents, and only what changed runs
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -16,19 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.errors import ModelFileError, SourceFileError, ToolError
-from mnnqnn_tasks.files import canonical_json, disk_errors, link_or_copy, sha256_file, write_json
+from mnnqnn_tasks.files import disk_errors, link_or_copy, sha256_bytes, sha256_file, write_json
 from mnnqnn_tasks.mnn import reader
 from mnnqnn_tasks.mnn.folder import ModelFolder
 from mnnqnn_tasks.mnn.params import net_ops
 from mnnqnn_tasks.mnn.table import Table
-from mnnqnn_tasks.partition.write import take_over, write
+from mnnqnn_tasks.partition.write import take_over
+from mnnqnn_tasks.toolchain.cppnet.listing import write_listing
 from mnnqnn_tasks.toolchain.cppnet.merges import NAME as POSTREAT
 from mnnqnn_tasks.toolchain.cppnet.merges import Merge, read_merges
 from mnnqnn_tasks.toolchain.external import mnnbuild
 from mnnqnn_tasks.toolchain.external.runner import Runner
 from mnnqnn_tasks.toolchain.external.workplace import MODEL, expect, put_model, workplace
+from mnnqnn_tasks.translate import blobstore
 
 HOST = "qnn/llm.mnn"
+#: The content store in the build folder.
+BLOBS = "blobs"
 #: Where sources lie in the build folder, and beside each folder its list of contents.
 SOURCES = "sources"
 
@@ -60,11 +63,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Cut:
-    """What a run made: the merges in order, the host model, and all files in place."""
+    """What a run made.
+
+    Attributes:
+        merges: in order.
+        host: the host model.
+        files: SHA-256 by path of all files, in place.
+        blobs: digests of the raw data, which are links to the content store.
+    """
 
     merges: list[Merge]
     host: Table
-    files: list[Path]
+    files: dict[Path, str]
+    blobs: list[str]
 
 
 def cut(
@@ -110,7 +121,9 @@ def cut(
             expect(place / name, tool.name, runner.label, tail, runner.log)
         merges = _merges(place, mnn_path, runner, tail)
         host = _host(place / HOST, merges, options, runner, tail)
-        return Cut(merges, host, list(_put(place, merges, out)))
+        files = dict(_put(place, merges, out))
+        tidy(out, merges, files)
+        return Cut(merges, host, files, [d for p, d in files.items() if p.suffix == ".raw"])
 
 
 def _check_skips(folder: ModelFolder, options: Options) -> None:
@@ -223,27 +236,22 @@ def _bad_host(why: str, runner: Runner, tail: str) -> ToolError:
     )
 
 
-def _put(place: Path, merges: list[Merge], out: Path) -> Iterator[Path]:
+def _put(place: Path, merges: list[Merge], out: Path) -> Iterator[tuple[Path, str]]:
     """Move the results to where they belong; what did not change is left alone."""
-    take_over(place / HOST, out / HOST)
-    take_over(place / POSTREAT, out / POSTREAT)
-    yield from (out / HOST, out / POSTREAT)
-    graphs = set()
-    stored: dict[str, Path] = {}
+    for name in (HOST, POSTREAT):
+        take_over(place / name, out / name)
+        yield out / name, sha256_file(out / name)
     for merge in merges:
-        for source in merge.graphs:
-            name = source.rsplit("/", 1)[-1]
-            graphs.add(name)
-            yield from _put_source(place / source, out / SOURCES / name, stored)
-    _remove_others(out, graphs, {merge.name for merge in merges})
+        for source, name in zip(merge.graphs, merge.graph_names(), strict=True):
+            yield from _put_source(place / source, out / SOURCES / name, out / BLOBS)
 
 
-def _put_source(made: Path, target: Path, stored: dict[str, Path]) -> Iterator[Path]:
-    """Move one graph; ``stored`` is what is in place by digest.
+def _put_source(made: Path, target: Path, blobs: Path) -> Iterator[tuple[Path, str]]:
+    """Move one graph.
 
-    MNN writes every weight once per shape; equal files become one by hard links.
+    MNN writes every weight once per shape; equal files become one in the content store.
     """
-    listing: dict[str, dict[str, Any]] = {}
+    listed = {}
     with disk_errors(target):
         target.mkdir(parents=True, exist_ok=True)
         wanted = sorted(
@@ -251,27 +259,37 @@ def _put_source(made: Path, target: Path, stored: dict[str, Path]) -> Iterator[P
             for entry in made.iterdir()
             if entry.name == f"{made.name}.cpp" or entry.suffix == ".raw"
         )
-        for name in wanted:
+    for name in wanted:
+        digest = sha256_file(made / name)
+        if name.endswith(".raw"):
+            blobstore.put_file(blobs, digest, made / name)
+            link_or_copy(blobs / digest, target / name)
+        else:
             take_over(made / name, target / name)
-            path = target / name
-            digest = sha256_file(path)
-            link_or_copy(stored.setdefault(digest, path), path)
-            listing[name] = {"sha256": digest, "size": path.stat().st_size}
-            yield path
-        for old in set(os.listdir(target)) - set(wanted):
-            (target / old).unlink()
+        listed[name] = digest, (target / name).stat().st_size
+        yield target / name, digest
     index = target.parent / f"{target.name}.json"
-    write(index, (canonical_json(listing, indent=1) + "\n").encode())
-    yield index
+    yield index, sha256_bytes(write_listing(index, listed))
 
 
-def _remove_others(out: Path, graphs: Collection[str], binaries: Collection[str]) -> None:
-    """Delete what belongs to graphs and binaries that there are no more."""
+def tidy(out: Path, merges: Sequence[Merge], made: Collection[Path]) -> None:
+    """Delete what belongs to graphs and binaries that there are no more.
+
+    Args:
+        out: build folder of the model.
+        made: the files of the cut that is there.
+
+    Raises:
+        DiskError: when a file cannot be deleted.
+    """
+    graphs = {name for merge in merges for name in merge.graph_names()}
+    binaries = {merge.name for merge in merges}
     with disk_errors(out):
-        for path in (out / SOURCES).iterdir():
+        for path in (out / SOURCES).glob("*"):
             if path.is_dir() and path.name not in graphs:
                 shutil.rmtree(path)
-            elif path.suffix == ".json" and path.stem not in graphs:
+        for path in (out / SOURCES).rglob("*"):
+            if not path.is_dir() and path not in made:
                 path.unlink()
         for path in (out / "qnn").iterdir():
             if path.is_dir() and path.name not in graphs:

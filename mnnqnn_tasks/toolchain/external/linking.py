@@ -7,19 +7,21 @@ graphs and finalizes them for a chip.  Both get what MNN's ``npu_convert.py`` gi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 from mnnqnn_tasks.errors import QnnError, ToolError
-from mnnqnn_tasks.files import disk_errors, link_or_copy, write_json
+from mnnqnn_tasks.files import disk_errors, link_or_copy, sha256_bytes, write_json
 from mnnqnn_tasks.qnn import run
 from mnnqnn_tasks.qnn.binary import BinaryInfo
 from mnnqnn_tasks.qnn.link import option_differences
 from mnnqnn_tasks.qnn.options import TargetOptions
+from mnnqnn_tasks.toolchain.cppnet.listing import Listing, check_listed
 from mnnqnn_tasks.toolchain.external.runner import Runner
 from mnnqnn_tasks.toolchain.external.sdk import HOST, Sdk
 from mnnqnn_tasks.toolchain.external.workplace import expect, workplace
@@ -28,12 +30,15 @@ _CONTEXT, _EXTENSIONS, _OUT = "context_config.json", "htp_backend_extensions.jso
 _ELF = b"\x7fELF"
 
 
-def compile_graph(source: Path, name: str, sdk: Sdk, work: Path, runner: Runner, out: Path) -> None:
+def compile_graph(
+    source: Path, name: str, files: Listing, sdk: Sdk, work: Path, runner: Runner, out: Path
+) -> None:
     """Make the model library of a graph.
 
     Args:
         source: the folder with ``<name>.cpp`` and the raw files.
         name: the graph.
+        files: the raw files by name, with their digests, and perhaps the source.
         sdk: whose tool runs.
         work: a folder for the tool.
         runner: runs it.
@@ -41,11 +46,16 @@ def compile_graph(source: Path, name: str, sdk: Sdk, work: Path, runner: Runner,
 
     Raises:
         ToolMissing, ToolError, NativeCrash, DiskError.
+        StaleInputError: a file is another one than in ``files``.
     """
     sdk.require()
     with workplace(work, plain=True) as place:
-        link_or_copy(source / f"{name}.cpp", place / f"{name}.cpp")
-        pack_raws(source, place / f"{name}.bin")
+        text = source / f"{name}.cpp"
+        with disk_errors(text):
+            data = text.read_bytes()
+            check_listed(files, text, sha256_bytes(data))
+            (place / text.name).write_bytes(data)
+        pack_raws(source, files, place / f"{name}.bin")
         tool = sdk.model_lib_generator
         tail = runner.run(
             [
@@ -69,17 +79,17 @@ def compile_graph(source: Path, name: str, sdk: Sdk, work: Path, runner: Runner,
         _take(made, out)
 
 
-def pack_raws(source: Path, tar: Path) -> None:
+def pack_raws(source: Path, files: Listing, tar: Path) -> None:
     """Pack the raw files of a graph, as ``tar -cf`` does, but by their contents alone.
 
     Sorted, and without times, owners and modes: the same files give the same bytes.
 
     Raises:
         ToolError: when there are none.
+        StaleInputError: one has another digest than in ``files``.
         DiskError: when it cannot be written.
     """
-    with disk_errors(source):
-        names = sorted(entry.name for entry in source.iterdir() if entry.suffix == ".raw")
+    names = sorted(name for name in files if name.endswith(".raw"))
     if not names:
         raise ToolError(
             "the graph has no raw files",
@@ -91,7 +101,22 @@ def pack_raws(source: Path, tar: Path) -> None:
             info = tarfile.TarInfo(name)
             info.size = (source / name).stat().st_size
             with (source / name).open("rb") as stream:
-                packed.addfile(info, stream)
+                read = _Hashed(stream)
+                packed.addfile(info, cast("IO[bytes]", read))
+            check_listed(files, source / name, read.sha256.hexdigest())
+
+
+class _Hashed:
+    """A file, and the digest of what was read of it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.sha256 = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self.sha256.update(data)
+        return data
 
 
 def make_binary(

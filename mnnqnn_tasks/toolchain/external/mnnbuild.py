@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnnqnn_tasks.errors import ToolError, ToolMissing
+from mnnqnn_tasks.toolchain.external import loads
 from mnnqnn_tasks.toolchain.external.runner import check_program
 
 COMPILE = "compilefornpu"
@@ -137,10 +138,15 @@ def libraries(folder: Path) -> list[Path]:
     )
 
 
-def files(folder: Path) -> list[Path]:
-    """Everything that decides what the tools make."""
-    tools = (folder / name for name in (COMPILE, *IO_TOOLS))
-    return [*(path for path in tools if path.is_file()), *libraries(folder)]
+def consists_of(folder: Path) -> tuple[list[Path], bool]:
+    """The files that decide what the tools make, and whether these are all.
+
+    They are not where a tool is a script, or one of its libraries is not found.
+    """
+    tools = [path for name in (COMPILE, *IO_TOOLS) if (path := folder / name).is_file()]
+    loaded = [loads.libraries(tool) for tool in tools]
+    found = [*tools, *libraries(folder), *(path for paths in loaded for path in paths or ())]
+    return list(dict.fromkeys(found)), bool(tools) and None not in loaded
 
 
 def features(folder: Path) -> list[str]:

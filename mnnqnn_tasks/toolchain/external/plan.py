@@ -25,7 +25,6 @@ def plan_json(
     shapes: Sequence[int],
     outputs: Sequence[str],
     ranges: Mapping[tuple[int, int], str],
-    digests: Mapping[Path, str],
     out: Path,
 ) -> dict[str, Any]:
     """The content of ``plan.json``.
@@ -36,7 +35,6 @@ def plan_json(
         shapes: sequence lengths by shape index.
         outputs: names of the model's outputs.
         ranges: digests of the byte ranges of the weight file.
-        digests: of the lists of sources, by path.
         out: build folder of the model.
     """
     view = _View(model)
@@ -59,7 +57,7 @@ def plan_json(
                 view.ports(_indices(attributes, "outputs"), len(shapes), attributes),
                 binary,
                 names,
-                tuple(digests[out / SOURCES / f"{name}.json"] for name in names),
+                tuple(cut.files[out / SOURCES / f"{name}.json"] for name in names),
                 view.weights(inside, ranges),
             )
         )

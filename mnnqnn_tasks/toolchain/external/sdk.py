@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,8 @@ _CONTEXT = "qnn-context-binary-generator"
 _HTP = "libQnnHtp.so"
 _EXTENSIONS = "libQnnHtpNetRunExtensions.so"
 _SYSTEM = "libQnnSystem.so"
+#: Sources and headers that qnn-model-lib-generator compiles with a graph.
+_COMPILED = ("share/QNN/converter/**/*", "include/QNN/**/*")
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:\.\d+)?")
 
 
@@ -109,11 +110,18 @@ class Sdk:
             "PYTHONPATH": _before(self.root / "lib" / "python", "PYTHONPATH"),
         }
 
-    def identity(self) -> Iterator[tuple[str, Path]]:
-        """The files whose content decides what the tools make, by their place in the SDK."""
-        for path in (*self.files(), self.root / "sdk.yaml"):
-            if path.is_file():
-                yield str(path.relative_to(self.root)), path
+    def consists_of(self) -> tuple[list[Path], bool]:
+        """The files that decide what the tools make, and whether these are all.
+
+        An SDK has gigabytes.  These are the tools, the libraries that prepare graphs, and
+        what is compiled into a model library; the version stands for the rest, so without
+        one they are not all.
+        """
+        found = [*self.files(), self.root / "sdk.yaml", *self.lib_dir.glob("libQnnHtp*.so")]
+        for folder in _COMPILED:
+            found += sorted(self.root.glob(folder))
+        there = [path for path in dict.fromkeys(found) if path.is_file()]
+        return there, not self.missing() and self.version() is not None
 
 
 def _before(folder: Path, variable: str) -> str:

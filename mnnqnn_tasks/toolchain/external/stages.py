@@ -5,24 +5,31 @@ made, and values that the task database keeps.  Imports are inside, so that a ru
 nothing to do loads none of this.
 
 A ``tools`` argument says how a tool runs: ``label`` of the task, ``log`` and ``work`` as
-paths, ``limit_s``, ``live``, and ``mnn`` or ``sdk`` as folders.
+paths, ``limit_s``, ``live``, ``mnn`` or ``sdk`` as folders, and ``stamps`` of its files: a
+tool that is replaced while it works fails the stage, since nobody could tell what made the
+result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnnqnn_tasks.files import write_json
+from mnnqnn_tasks.errors import StaleInputError
+from mnnqnn_tasks.files import disk_errors, write_json
 from mnnqnn_tasks.toolchain.native import Outcome, target_options, unchanged
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.toolchain.external.runner import Runner
 
 Tools = Mapping[str, Any]
+
+#: Size, times and inode by path of files, ``None`` of one that is not there.
+Stamps = Mapping[str, Sequence[int] | None]
 
 
 def io(
@@ -39,10 +46,8 @@ def io(
     places = {
         int(n): {"input": Path(given), "output": Path(result)} for n, (given, result) in out.items()
     }
-    with unchanged(folder, index, digests):
-        make_samples(
-            open_folder(folder), Path(tools["mnn"]), Path(tools["work"]), _runner(tools), places
-        )
+    with unchanged(folder, index, digests), _running(tools) as runner:
+        make_samples(open_folder(folder), Path(tools["mnn"]), Path(tools["work"]), runner, places)
     return [path for pair in out.values() for path in pair], {}
 
 
@@ -62,61 +67,96 @@ def partition(
         ToolMissing, ToolError, NativeCrash, SourceFileError, ModelFileError,
         StaleInputError, DiskError.
     """
-    from mnnqnn_tasks.files import sha256_file
     from mnnqnn_tasks.mnn import reader
     from mnnqnn_tasks.mnn.cpu import output_names
     from mnnqnn_tasks.mnn.folder import open_folder
     from mnnqnn_tasks.mnn.index import ModelIndex
-    from mnnqnn_tasks.toolchain.external.cutting import Options, cut
+    from mnnqnn_tasks.toolchain.external.cutting import BLOBS, Options, cut
     from mnnqnn_tasks.toolchain.external.plan import plan_json
+    from mnnqnn_tasks.translate import blobstore
 
     model, place = open_folder(folder), Path(out)
     told = Options(**{**options, "skips": tuple(options["skips"])})
-    with unchanged(folder, index, digests):
+    with unchanged(folder, index, digests), _running(tools) as runner:
         made = cut(
             model,
             Path(tools["mnn"]),
             Path(tools["work"]),
-            _runner(tools),
+            runner,
             [Path(path) for path in inputs],
             told,
             place,
         )
         net = reader.read(model.path / model.model)
     known = ModelIndex.from_json(json.loads(Path(index).read_text("utf-8")))
-    lists = {path: sha256_file(path) for path in made.files if path.suffix == ".json"}
-    plan = plan_json(made, net, shapes, output_names(net), known.ranges, lists, place)
+    plan = plan_json(made, net, shapes, output_names(net), known.ranges, place)
     write_json(place / "plan.json", plan, durable=False)
-    return [str(path) for path in (*made.files, place / "plan.json")], {}
+    digests_made = {str(path): digest for path, digest in made.files.items()}
+    return [*digests_made, str(place / "plan.json")], {
+        "digests": digests_made,
+        "blobs": blobstore.stamps(place / BLOBS, made.blobs),
+    }
 
 
-def translate(source: str, net: str, blobs: str) -> Outcome:
-    """``net.json`` of a source that ``compilefornpu`` wrote.
+def tidy_partition(out: str, made: Sequence[str]) -> None:
+    """What `partition` does beside the files that it makes: delete those of an older cut.
+
+    Args:
+        out: build folder of the model.
+        made: the files that came from elsewhere.
 
     Raises:
-        SourceFileError, DiskError: see `import_graph`.
+        DiskError: when a file cannot be deleted.
     """
+    from mnnqnn_tasks.toolchain.cppnet.merges import NAME, parse_merges
+    from mnnqnn_tasks.toolchain.external.cutting import tidy
+
+    postreat = Path(out, NAME)
+    tidy(Path(out), parse_merges(postreat.read_bytes(), str(postreat)), set(map(Path, made)))
+
+
+def translate(source: str, listing: str, net: str, blobs: str) -> Outcome:
+    """``net.json`` of a source that ``compilefornpu`` wrote, with the files of ``listing``.
+
+    Raises:
+        SourceFileError, StaleInputError, DiskError: see `import_graph`.
+    """
+    from mnnqnn_tasks.toolchain.cppnet.listing import read_listing
     from mnnqnn_tasks.toolchain.cppnet.sources import import_graph
     from mnnqnn_tasks.translate import blobstore
 
-    made = import_graph(Path(source), Path(net), Path(blobs))
-    for entry in os.scandir(os.path.dirname(net)):
-        if entry.is_file() and entry.path != net:
-            os.unlink(entry.path)  # a native translation of an earlier cut
-    return [net], {"blobs": {d: blobstore.stamp(Path(blobs), d) for d in made.blobs}}
+    made = import_graph(Path(source), Path(net), Path(blobs), read_listing(Path(listing)))
+    tidy_translate(os.path.dirname(net), [net])
+    return [net], {"blobs": blobstore.stamps(Path(blobs), made.blobs)}
 
 
-def compile(source: str, graph: str, out: str, tools: Tools) -> Outcome:
-    """The model library of a graph.
+def tidy_translate(out: str, made: Sequence[str]) -> None:
+    """Delete what a native translation of an earlier cut left.
 
     Raises:
-        ToolMissing, ToolError, NativeCrash, DiskError: see `compile_graph`.
+        DiskError: when a file cannot be deleted.
     """
+    with disk_errors(out), os.scandir(out) as entries:
+        for entry in entries:
+            if entry.is_file() and entry.path not in made:
+                os.unlink(entry.path)
+
+
+def compile(source: str, listing: str, graph: str, out: str, tools: Tools) -> Outcome:
+    """The model library of a graph, of the files that ``listing`` names.
+
+    ``listing`` is that of an external partition, or the ``net.json`` of a native translation.
+
+    Raises:
+        ToolMissing, ToolError, NativeCrash, StaleInputError, DiskError: see `compile_graph`.
+    """
+    from mnnqnn_tasks.toolchain.cppnet.listing import read_listing
     from mnnqnn_tasks.toolchain.external.linking import compile_graph
     from mnnqnn_tasks.toolchain.external.sdk import Sdk
 
-    sdk = Sdk(Path(tools["sdk"]))
-    compile_graph(Path(source), graph, sdk, Path(tools["work"]), _runner(tools), Path(out))
+    sdk, files = Sdk(Path(tools["sdk"])), read_listing(Path(listing))
+    with _running(tools) as runner:
+        compile_graph(Path(source), graph, files, sdk, Path(tools["work"]), runner, Path(out))
     return [out], {}
 
 
@@ -135,20 +175,50 @@ def link(
     from mnnqnn_tasks.toolchain.external.linking import make_binary
     from mnnqnn_tasks.toolchain.external.sdk import Sdk
 
-    info = make_binary(
-        [(graph, Path(path)) for graph, path in libraries],
-        Path(out).stem,
-        Sdk(Path(tools["sdk"])),
-        target_options(target),
-        Path(tools["work"]),
-        _runner(tools),
-        Path(out),
-    )
+    with _running(tools) as runner:
+        info = make_binary(
+            [(graph, Path(path)) for graph, path in libraries],
+            Path(out).stem,
+            Sdk(Path(tools["sdk"])),
+            target_options(target),
+            Path(tools["work"]),
+            runner,
+            Path(out),
+        )
     write_json(report, info.to_json(), durable=False)
     return [out, report], {}
 
 
-def _runner(tools: Tools) -> Runner:
+@contextlib.contextmanager
+def _running(tools: Tools) -> Iterator[Runner]:
+    """What runs the tools, which must stay the files that they are.
+
+    Raises:
+        StaleInputError: one of them was written to since its stamp was taken.
+    """
     from mnnqnn_tasks.toolchain.external.runner import Runner
 
-    return Runner(tools["label"], Path(tools["log"]), tools["limit_s"], tools["live"])
+    _check_stamps(tools["stamps"])
+    yield Runner(tools["label"], Path(tools["log"]), tools["limit_s"], tools["live"])
+    _check_stamps(tools["stamps"])
+
+
+def stamps(files: Iterable[str]) -> Stamps:
+    """The stamps of files."""
+    from mnnqnn_tasks.cache.statcache import numbers_of
+
+    found: dict[str, list[int] | None] = dict.fromkeys(files)
+    for path in found:
+        with contextlib.suppress(OSError):
+            found[path] = list(numbers_of(os.stat(path)))
+    return found
+
+
+def _check_stamps(then: Stamps) -> None:
+    for path, now in stamps(then).items():
+        if now != then[path]:
+            raise StaleInputError(
+                "the tool changed after the run began",
+                where=path,
+                todo="run again when it is complete",
+            )

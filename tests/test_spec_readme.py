@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from mnnqnn_tasks.spec.load import load_pipeline
+from mnnqnn_tasks.spec.genie import GeniePipeline
+from mnnqnn_tasks.spec.load import load_any, load_pipeline
 from mnnqnn_tasks.spec.schemas import schema
 from mnnqnn_tasks.spec.soc import table
 
@@ -22,6 +23,15 @@ def test_the_pipeline_of_the_readme_loads(tmp_path: Path) -> None:
     pipeline = load_pipeline(path)
     assert pipeline.targets[0].soc_model == "SM8650"
     assert pipeline.build_dir == tmp_path / "build"
+
+
+def test_the_genie_pipeline_of_the_readme_loads(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```\n(version: 1\nkind: genie\n.*?)```", README, re.S)
+    path = tmp_path / "g.yaml"
+    path.write_text(block)
+    pipeline = load_any(path)
+    assert isinstance(pipeline, GeniePipeline)
+    assert pipeline.models[0].splits == 11
 
 
 def test_the_dodo_file_of_the_readme_is_ours() -> None:

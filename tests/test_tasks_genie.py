@@ -18,10 +18,12 @@ from genie_cases import write_files
 from genie_models import HEAD_DIM, VOCABULARY, graph, split
 from onnx import TensorProto, helper
 from qnn_graphs import put, save
+from referencing import Registry, Resource
 from tasks_project import REPO, Project
 
 from mnnqnn_tasks.errors import PipelineError
 from mnnqnn_tasks.qnn.ir import Graph, Node, TensorParam
+from mnnqnn_tasks.spec.check import violations
 from mnnqnn_tasks.spec.genie import GeniePipeline
 from mnnqnn_tasks.spec.load import load_any, load_pipeline
 from mnnqnn_tasks.spec.schemas import schema
@@ -337,11 +339,14 @@ def test_a_bad_pipeline_names_the_place(tmp_path: Path, case: str) -> None:
 def test_the_schema_is_the_one_that_others_read(tmp_path: Path) -> None:
     said = schema("genie_pipeline")
     jsonschema.Draft202012Validator.check_schema(said)
-    jsonschema.validate(pipeline(), said)
-    shared = schema("pipeline")["$defs"]
-    assert {name: shared[name] for name in said["$defs"] if name != "model"} == {
-        name: value for name, value in said["$defs"].items() if name != "model"
-    }
+    both = [Resource.from_contents(schema(name)) for name in ("pipeline", "genie_pipeline")]
+    registry = Registry().with_resources((made.id(), made) for made in both)
+    other = jsonschema.Draft202012Validator(said, registry=registry)
+    value = pipeline(cache={"max_size": "1 GB"})
+    assert other.is_valid(value) and not list(violations(value, said))
+    for wrong in ({"cache": {"max_size": 1}}, {"targets": [{"soc_id": 0}]}, {"build_dir": "\0"}):
+        value = pipeline(**wrong)
+        assert not other.is_valid(value) and list(violations(value, said)), wrong
     path = tmp_path / "g.yaml"
     path.write_text(json.dumps(pipeline()))
     assert isinstance(load_any(path), GeniePipeline)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mnnqnn_tasks.spec.schemas import schema
+
 Path = tuple[str | int, ...]
 
 #: Keywords that describe and do not restrict.
@@ -99,7 +101,7 @@ Rule = Callable[[Any, Any, dict[str, Any], "Checker", Path], Iterator[Violation]
 
 
 class Checker:
-    """Checks values against one schema document; ``root`` resolves its ``$ref``."""
+    """Checks values against one schema document; ``root`` resolves its own ``$ref``."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
@@ -114,9 +116,15 @@ class Checker:
             if keyword not in ANNOTATIONS:
                 yield from RULES[keyword](value, argument, schema, self, path)
 
-    def resolve(self, ref: str) -> dict[str, Any]:
-        """The schema behind a local reference such as ``#/$defs/name``."""
-        return functools.reduce(lambda node, key: node[key], ref.split("/")[1:], self.root)
+    def follow(self, ref: str) -> tuple[Checker, dict[str, Any]]:
+        """The schema behind a reference, and the checker of the document that it is in.
+
+        Args:
+            ref: ``#/$defs/name``, or ``FILE.schema.json#/$defs/name`` for another of our files.
+        """
+        file, _, place = ref.partition("#/")
+        there = Checker(schema(file.removesuffix(".schema.json"))) if file else self
+        return there, functools.reduce(lambda node, key: node[key], place.split("/"), there.root)
 
 
 def _about(schema: dict[str, Any]) -> str | None:
@@ -226,7 +234,8 @@ def _additional(value: Any, allowed: Any, schema: Any, __: Checker, path: Path) 
 
 
 def _ref(value: Any, ref: Any, schema: Any, checker: Checker, path: Path) -> Any:
-    yield from checker.check(value, checker.resolve(ref), path)
+    there, found = checker.follow(ref)
+    yield from there.check(value, found, path)
 
 
 #: Keyword to rule.

@@ -25,9 +25,10 @@ from mnnqnn_tasks.errors import (
 from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.mnn import samples
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
+from mnnqnn_tasks.qnn import library
 from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.spec.schemas import schema
-from mnnqnn_tasks.toolchain.external import linking, mnnbuild, stages
+from mnnqnn_tasks.toolchain.external import linking, loads, mnnbuild, stages
 from mnnqnn_tasks.toolchain.external.cutting import Options, cut
 from mnnqnn_tasks.toolchain.external.runner import Runner
 from mnnqnn_tasks.toolchain.external.samples import make_samples
@@ -408,3 +409,19 @@ def test_configuration_files_are_those_of_npu_convert() -> None:
     assert config["context"] == {"weight_sharing_enabled": False}
     backend = linking.context_config(Sdk(Path("/s")))["backend_extensions"]
     assert backend["shared_library_path"].startswith("/s/lib/x86_64-linux-clang/libQnnHtpNetRun")
+
+
+def test_what_a_build_consists_of(tmp_path: Path) -> None:
+    """Asked of the loader, with real programs; of a script nobody can tell."""
+    for name in (COMPILE, IO):
+        shutil.copyfile("/bin/sh", tmp_path / name)
+    assert mnnbuild.consists_of(tmp_path) == ([tmp_path / COMPILE, tmp_path / IO], True)
+    htp = library.find() / "libQnnHtp.so"
+    loaded = loads.libraries(htp)
+    assert loaded is not None and all(path.is_file() for path in loaded)
+    assert not [path for path in loaded if path.name.startswith(("libc.so", "libstdc++"))]
+    for text in (b"#!/bin/sh\n", b"\x7fELF" + bytes(60)):
+        (tmp_path / IO).write_bytes(text)
+        assert loads.libraries(tmp_path / IO) is None
+        assert mnnbuild.consists_of(tmp_path)[1] is False
+    assert mnnbuild.consists_of(tmp_path / "nowhere") == ([], False)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from doit.cmd_base import DoitCmdBase
 from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.cache.config import CacheSettings, cache_settings
@@ -16,8 +15,7 @@ from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.actions import internal_error
-from mnnqnn_tasks.tasks.anywhere import options_first
-from mnnqnn_tasks.tasks.reporter import unread_output
+from mnnqnn_tasks.tasks.anywhere import TaskCommand
 
 if TYPE_CHECKING:
     from mnnqnn_tasks.cache.local import LocalStore
@@ -43,7 +41,7 @@ _JSON = {
 _Say = Callable[[str], None]
 
 
-class CacheCommand(DoitCmdBase):  # type: ignore[misc]
+class CacheCommand(TaskCommand):
     """Runs one action on the caches of the loaded pipelines."""
 
     name = "cache"
@@ -57,10 +55,6 @@ class CacheCommand(DoitCmdBase):  # type: ignore[misc]
     )
     cmd_options = (_MAX_SIZE, _JSON)
 
-    def parse_execute(self, in_args: list[str]) -> int:
-        """Parse options wherever they stand."""
-        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
-
     def _execute(self, max_size: str, as_json: bool, pos_args: list[str]) -> int:
         if len(pos_args) != 1 or pos_args[0] not in _ACTIONS:
             raise InvalidCommand(_no_action(pos_args))
@@ -68,7 +62,7 @@ class CacheCommand(DoitCmdBase):  # type: ignore[misc]
         worst = 0
         for settings in _caches(max_size):
             try:
-                worst = max(worst, action(settings, as_json, self._say))
+                worst = max(worst, action(settings, as_json, self.say))
             except MnnqnnError as error:
                 sys.stderr.write(f"ERROR: {error}\n")
                 worst = 3
@@ -76,11 +70,6 @@ class CacheCommand(DoitCmdBase):  # type: ignore[misc]
                 sys.stderr.write(f"ERROR: {internal_error(error)}\n")
                 worst = 3
         return worst
-
-    def _say(self, line: str) -> None:
-        with unread_output():
-            self.outstream.write(line + "\n")
-            self.outstream.flush()
 
 
 def _no_action(given: list[str]) -> str:

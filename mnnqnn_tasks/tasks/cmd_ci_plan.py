@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from doit.cmd_base import DoitCmdBase, tasks_and_deps_iter
+from doit.cmd_base import tasks_and_deps_iter
 from doit.control import TaskControl
 from doit.exceptions import InvalidCommand
 from doit.task import Task
@@ -17,10 +17,9 @@ from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import exports, names, session
-from mnnqnn_tasks.tasks.anywhere import options_first
+from mnnqnn_tasks.tasks.anywhere import TaskCommand
 from mnnqnn_tasks.tasks.exports import task_of
 from mnnqnn_tasks.tasks.fresh import explain
-from mnnqnn_tasks.tasks.reporter import unread_output
 from mnnqnn_tasks.tasks.session import GenieJob, Job
 
 #: Version of the JSON that is printed; its schema is ``schemas/ci_plan.schema.json``.
@@ -81,7 +80,7 @@ class Part:
     reasons: tuple[Reason, ...]
 
 
-class CiPlan(DoitCmdBase):  # type: ignore[misc]
+class CiPlan(TaskCommand):
     """Looks at every model and target; builds nothing and restores nothing."""
 
     name = "ci_plan"
@@ -92,10 +91,6 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         "cache, or must be built, and why. Builds nothing."
     )
     cmd_options = (_JSON, _MATRIX)
-
-    def parse_execute(self, in_args: list[str]) -> int:
-        """Parse options wherever they stand."""
-        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
 
     def _execute(self, as_json: bool, matrix: bool, pos_args: list[str]) -> int:
         if as_json and matrix:
@@ -112,15 +107,15 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         asked = {task.name for task in tasks_and_deps_iter(tasks, chosen)}
         parts = list(self._parts(tasks, asked))
         if matrix:
-            self._say(canonical_json({"include": [_row(p) for p in parts if p.state == "build"]}))
+            self.say(canonical_json({"include": [_row(p) for p in parts if p.state == "build"]}))
         elif as_json:
             value = {"version": VERSION, "parts": [asdict(part) for part in parts]}
-            self._say(canonical_json(value, indent=1))
+            self.say(canonical_json(value, indent=1))
         else:
             for part in parts:
-                self._say(_line(part))
+                self.say(_line(part))
             count = Counter(part.state for part in parts)
-            self._say(", ".join(f"{count[state]} {word}" for state, word in _WORDS.items()))
+            self.say(", ".join(f"{count[state]} {word}" for state, word in _WORDS.items()))
         return 0
 
     def _parts(self, tasks: dict[str, Task], asked: set[str]) -> Iterator[Part]:
@@ -181,11 +176,6 @@ class CiPlan(DoitCmdBase):  # type: ignore[misc]
         if status.status == "up-to-date":
             return None
         return status.get_error_message() or explain(task)
-
-    def _say(self, line: str) -> None:
-        with unread_output():
-            self.outstream.write(line + "\n")
-            self.outstream.flush()
 
 
 def _trouble(job: Job | GenieJob) -> Reason | None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from doit.cmd_base import DoitCmdBase
 from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError, VerifyError
@@ -16,7 +15,7 @@ from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import exports, session
 from mnnqnn_tasks.tasks.actions import internal_error
-from mnnqnn_tasks.tasks.anywhere import options_first
+from mnnqnn_tasks.tasks.anywhere import TaskCommand
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.graph import options
 from mnnqnn_tasks.tasks.session import Job
@@ -62,7 +61,7 @@ _THRESHOLDS = tuple(
 )
 
 
-class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
+class VerifyQnn(TaskCommand):
     """Runs every graph on the host emulator; exit code 1 under a threshold."""
 
     name = "verify_qnn"
@@ -73,10 +72,6 @@ class VerifyQnn(DoitCmdBase):  # type: ignore[misc]
         "Verifies what `export_qnn` made, prints a table and writes build/MODEL/verify/TARGET.json."
     )
     cmd_options = (_TEXT, _PROMPT, _SHAPES, _JOBS, *_THRESHOLDS)
-
-    def parse_execute(self, in_args: list[str]) -> int:
-        """Parse options wherever they stand."""
-        return int(super().parse_execute(options_first(self.cmdparser, in_args)))
 
     def _execute(
         self,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from doit.cmd_base import DoitCmdBase, tasks_and_deps_iter
+from doit.cmd_base import tasks_and_deps_iter
 from doit.control import TaskControl
 
 from mnnqnn_tasks.tasks import names, session
+from mnnqnn_tasks.tasks.anywhere import TaskCommand
 from mnnqnn_tasks.tasks.fresh import explain
-from mnnqnn_tasks.tasks.reporter import unread_output
 
 
-class Why(DoitCmdBase):  # type: ignore[misc]
+class Why(TaskCommand):
     """Prints the tasks that are not fresh; runs nothing."""
 
     doc_purpose = "say which tasks would run, and why"
@@ -32,12 +32,7 @@ class Why(DoitCmdBase):  # type: ignore[misc]
                 continue
             stale += 1
             reason = status.get_error_message() or explain(task)
-            self._say(f"{task.name}: {reason}")
+            self.say(f"{task.name}: {reason}")
         if not stale:
-            self._say("nothing would run")
+            self.say("nothing would run")
         return 0
-
-    def _say(self, line: str) -> None:
-        with unread_output():
-            self.outstream.write(line + "\n")
-            self.outstream.flush()

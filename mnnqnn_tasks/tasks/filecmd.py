@@ -15,11 +15,11 @@ from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.tasks.actions import internal_error
-from mnnqnn_tasks.tasks.anywhere import options_first
+from mnnqnn_tasks.tasks.anywhere import OptionsAnywhere
 from mnnqnn_tasks.tasks.reporter import unread_output
 
 
-class FileCommand(Command):  # type: ignore[misc]
+class FileCommand(OptionsAnywhere, Command):  # type: ignore[misc]
     """A command with the method ``work(files, options) -> exit code``."""
 
     def work(self, files: list[str], options: dict[str, Any]) -> int:
@@ -44,7 +44,3 @@ class FileCommand(Command):  # type: ignore[misc]
         except Exception as error:
             sys.stderr.write(f"ERROR: {internal_error(error)}\n")
         return 3
-
-    def parse_execute(self, in_args: list[str]) -> int:
-        """As doit's, but options are found behind files as well."""
-        return int(super().parse_execute(options_first(self.cmdparser, in_args)))

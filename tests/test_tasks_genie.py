@@ -21,12 +21,17 @@ from qnn_graphs import put, save
 from referencing import Registry, Resource
 from tasks_project import REPO, Project
 
-from mnnqnn_tasks.errors import PipelineError
+from mnnqnn_tasks.errors import GenieError, PipelineError
+from mnnqnn_tasks.genie import onnx_name
 from mnnqnn_tasks.qnn.ir import Graph, Node, TensorParam
 from mnnqnn_tasks.spec.check import violations
 from mnnqnn_tasks.spec.genie import GeniePipeline
 from mnnqnn_tasks.spec.load import load_any, load_pipeline
 from mnnqnn_tasks.spec.schemas import schema
+from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks.geniechain import sources
+from mnnqnn_tasks.tasks.geniechain.compiler import named_by
+from mnnqnn_tasks.tasks.tools import digest_of
 
 TARGET = {"name": "a", "soc_id": 57, "optimization_level": 1, "weight_sharing": False}
 
@@ -282,6 +287,45 @@ def test_a_command_compiles_each_split_once(outside: tuple[Genie, Tools]) -> Non
     assert project.doit().ran_of("compile") == {"m:a:1", "m:a:2"}
 
 
+def test_what_a_compiler_consists_of(tmp_path: Path) -> None:
+    sdk = tmp_path / "sdk"
+    for name in ("bin/tool", "bin/__pycache__/x.pyc", "c.json"):
+        (sdk / name).parent.mkdir(parents=True, exist_ok=True)
+        (sdk / name).write_text("1")
+    outside = tmp_path / "lib"
+    outside.mkdir()
+    (outside / "a.so").write_text("1")
+    (sdk / "lib").symlink_to(outside)
+    (sdk / "again").symlink_to(".")
+    session.reset().add_genie(load_any(written(tmp_path)))  # type: ignore[arg-type]
+    before = digest_of(str(sdk))
+    assert before == digest_of(str(shutil.copytree(sdk, tmp_path / "b", symlinks=True)))
+    (sdk / "bin/__pycache__/x.pyc").write_text("2")
+    assert digest_of(str(sdk)) == before
+    (outside / "a.so").write_text("22")
+    assert digest_of(str(sdk)) != before
+    (sdk / "gone").symlink_to("nowhere")
+    assert digest_of(str(sdk)) is None
+    said = ["c.json", "--config=c.json", "--sdk=bin", "bin", "--out", "{out}", "", "x="]
+    assert set(named_by(said, str(sdk))) == {"c.json", "--config=c.json"}
+
+
+def test_a_model_is_looked_through_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, looked, path = onnx_name.external_files, list[Path](), tmp_path / "a.onnx"
+    monkeypatch.setattr(onnx_name, "external_files", lambda p: looked.append(p) or real(p))
+    for note, times in (("", 1), ("longer", 2)):
+        write_onnx(path, "main_graph", note)
+        for _ in range(3):
+            weights = str(tmp_path / "a.data")
+            assert sources.files(str(path)) == {"a.onnx": str(path), "a.data": weights}
+        assert len(looked) == times
+    for _ in range(2):
+        with pytest.raises(GenieError, match="cannot read the model"):
+            sources.files(str(tmp_path / "none.onnx"))
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
@@ -325,11 +369,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def written(folder: Path, **changes: Any) -> Path:
+    path = folder / "g.yaml"
+    path.write_text(json.dumps(pipeline(**changes), indent=1))
+    return path
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_pipeline_names_the_place(tmp_path: Path, case: str) -> None:
     changes, words = BAD[case]
-    path = tmp_path / "g.yaml"
-    path.write_text(json.dumps(pipeline(**changes), indent=1))
+    path = written(tmp_path, **changes)
     with pytest.raises(PipelineError) as caught:
         load_any(path)
     assert words in str(caught.value)

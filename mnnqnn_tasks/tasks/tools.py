@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.tasks import session
-from mnnqnn_tasks.tasks.layout import files_under
 from mnnqnn_tasks.tasks.session import Job
 
 if TYPE_CHECKING:
@@ -26,14 +25,37 @@ if TYPE_CHECKING:
 MNN, SDK, CXX = "MNN tools", "QAIRT SDK", "clang++"
 
 
+#: Python writes there while a tool runs; what is in it follows from the files beside it.
+_DERIVED = "__pycache__"
+
+
 def digest_of(path: str) -> str | None:
-    """Digest of a file, or of everything in a folder; ``None`` if some of it cannot be read."""
+    """Digest of a file, or of everything in a folder, links followed; ``None`` if some of it
+    cannot be read."""
     here = session.current()
     if not os.path.isdir(path):
         return here.readable_digest(path)
-    files = files_under([path])
+    try:
+        files = list(_files_in(path, frozenset()))
+    except OSError:
+        return None
     found = {os.path.relpath(file, path): here.readable_digest(file) for file in files}
     return None if None in found.values() else action_key("folder", found)
+
+
+def _files_in(folder: str, above: frozenset[str]) -> Iterator[str]:
+    """Every file in a folder; a link to a folder that it lies in is left out.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    above |= {os.path.realpath(folder)}
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda one: one.name):
+            if not entry.is_dir():
+                yield entry.path
+            elif entry.name != _DERIVED and os.path.realpath(entry.path) not in above:
+                yield from _files_in(entry.path, above)
 
 
 @dataclass(frozen=True)

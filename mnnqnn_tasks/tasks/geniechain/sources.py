@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,11 +24,17 @@ def files(source: str) -> dict[str, str]:
     """
     found = {os.path.basename(source): source}
     if not source.endswith(".json"):
-        from mnnqnn_tasks.genie.onnx_name import external_files
-
-        folder = os.path.dirname(source)
-        found |= {name: os.path.join(folder, name) for name in external_files(Path(source))}
+        folder, now = os.path.dirname(source), numbers([source])[source]
+        found |= {name: os.path.join(folder, name) for name in _external(source, now)}
     return found
+
+
+@functools.cache
+def _external(source: str, _now: Numbers | None) -> tuple[str, ...]:
+    """The weights beside a model, which the plan, the keys and the copy all ask for."""
+    from mnnqnn_tasks.genie.onnx_name import external_files
+
+    return external_files(Path(source))
 
 
 def listing(source: str, graph: str, digest: Callable[[str], str]) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import doit
@@ -16,9 +15,9 @@ from mnnqnn_tasks.genie.names import GraphName, NamePlan, plan
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import checks, graph, session
 from mnnqnn_tasks.tasks.fresh import Check
+from mnnqnn_tasks.tasks.geniechain.compiler import Compiler, compiler_of
 from mnnqnn_tasks.tasks.keys import code_version, qnn_identity
 from mnnqnn_tasks.tasks.session import GenieJob
-from mnnqnn_tasks.tasks.tools import digest_of
 
 #: The files of a target beside its binaries, as `stages.config` makes them.
 _CONFIG_FILES = ("genie_config.json", "htp_backend_ext_config.json", "tokenizer.json")
@@ -258,47 +257,6 @@ def _external(job: GenieJob, task: str, target: Target, number: int, graphs: lis
         },
     }
     return arguments, [layout.log(task), layout.work(task)]
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """Who compiles a model.
-
-    Attributes:
-        key: the part of a key that says so; empty for the wheel's library.
-        known: whether everything is known that a binary depends on.
-    """
-
-    key: dict[str, object]
-    known: bool
-
-
-def compiler_of(job: GenieJob) -> Compiler:
-    """Who compiles the model; for a command, everything that it uses is looked at.
-
-    What a command reads beside its arguments only the pipeline can tell, in ``tools``.
-    """
-    chain = job.pipeline.compile
-    if chain.native:
-        return Compiler({}, True)
-    tools = _tools(job)
-    known = chain.tools is not None and None not in tools.values()
-    return Compiler({"command": list(chain.command[1:]), "tools": tools}, known)
-
-
-def _tools(job: GenieJob) -> dict[str, str | None]:
-    """Digests of the program, of files that its arguments name as they are, and of ``tools``.
-
-    Another compiler makes another binary, whatever it is called.
-    """
-    chain, base = job.pipeline.compile, job.pipeline.file.parent
-    program, *rest = chain.command
-    found = {"program": shutil.which(program)}
-    found |= {text: str(base / text) for text in rest if os.path.isfile(base / text)}
-    digests = {name: digest_of(path) if path else None for name, path in found.items()}
-    for number, path in enumerate(chain.tools or ()):
-        digests[f"tools[{number}]"] = digest_of(path)
-    return digests
 
 
 _COMPILE = {"link": _native, "compile": _external}

@@ -12,6 +12,7 @@ from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.spec.pipeline import Target
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.geniechain import sources, tasks
+from mnnqnn_tasks.tasks.geniechain.compiler import Compiler, compiler_of
 from mnnqnn_tasks.tasks.keys import code_version, qnn_identity
 from mnnqnn_tasks.tasks.session import GenieJob
 
@@ -37,7 +38,7 @@ def planned(job: GenieJob, targets: Iterable[Target]) -> Iterator[tuple[Target, 
     Raises:
         ToolMissing: the QNN library is not installed.
     """
-    compiler = tasks.compiler_of(job)
+    compiler = compiler_of(job)
     if not compiler.known:
         return
     try:
@@ -58,7 +59,7 @@ def made(job: GenieJob, target: Target, tokenizer: str) -> dict[str, Any] | None
     Raises:
         OSError: the listing of a graph is gone.
     """
-    compiler = tasks.compiler_of(job)
+    compiler = compiler_of(job)
     if not compiler.known:
         return None
     named = map(str, tasks.names_of(job))
@@ -76,7 +77,7 @@ def _inputs(
     target: Target,
     graphs: Mapping[str, str],
     tokenizer: str,
-    compiler: tasks.Compiler,
+    compiler: Compiler,
 ) -> dict[str, Any]:
     """Flat, to name what changed."""
     rooms = sorted({room for stage in tasks.ROOMS for room in tasks.rooms_of(stage)})

@@ -105,9 +105,9 @@ class Genie(Project):
             made = graph(f"{kind}_{number}", split(number, splits, ar, 64))
             save(folder, filled(made, folder / "blobs", step))
 
-    def say(self, **changes: Any) -> None:
+    def say(self, file: str = "g.yaml", **changes: Any) -> None:
         text = json.dumps(pipeline(**changes))
-        (self.root / "pipelines" / "g.yaml").write_text(text, "utf-8")
+        (self.root / "pipelines" / file).write_text(text, "utf-8")
 
 
 @functools.cache

@@ -96,6 +96,32 @@ def test_what_a_tool_leaves_in_the_background_does_not_hold_us(
     assert shell(runner, "sleep 1000 & echo done", tmp_path) == "done"
 
 
+def test_what_leaves_the_group_ends_as_well(tmp_path: Path) -> None:
+    """Servers that compilers start make a session of their own."""
+    alive = Alive(tmp_path)
+    script = f"exec 3>{alive.path}; setsid sleep 1000 & (setsid sh -c 'sleep 1000' &); echo done"
+    assert shell(Runner("stage:m", tmp_path / "log", 60), script, tmp_path) == "done"
+    assert alive.read() == b""
+
+
+def test_a_tool_that_prints_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnnqnn_tasks.toolchain.external.runner._LONGEST_LOG", 100_000)
+    script = "head -c 1000000 /dev/zero | tr '\\0' x; echo; echo last; exit 3"
+    with pytest.raises(ToolError, match="exit code 3"):
+        shell(Runner("stage:m", tmp_path / "log", 60), script, tmp_path)
+    log = (tmp_path / "log").read_text()
+    assert 100_000 < len(log) < 110_000
+    assert log.splitlines()[-2:][0] == "last" and "bytes more are left out" in log
+
+
+def test_a_message_does_not_act_on_the_terminal(runner: Runner, tmp_path: Path) -> None:
+    script = r"printf '\033]0;title\007\033[31mred\033[0m\r50%%\r\033[2K100%%\r\n'; exit 3"
+    with pytest.raises(ToolError) as caught:
+        shell(runner, script, tmp_path)
+    assert caught.value.tail == "100%"
+    assert "\033[31mred" in runner.log.read_text()
+
+
 def test_a_tool_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     """Not only the tool, but also what it started."""
     alive = Alive(tmp_path)
@@ -165,6 +191,14 @@ LINES = {
     "MNN_QNN: Don't support type [StridedSlice]": "of type StridedSlice",
     f"Create execution error : {OP['Convolution']}": "of type Convolution",
     "Create execution error : 99999": "of type number 99999",
+    "MNN_QNN: Some special cases of Softmax is not supported currently.": "of type Softmax",
+    f"MNN_QNN: Op {OP['Convolution']} parameters violated the constraints of the Qnn Htp "
+    "backend.": "of type Convolution",
+    "QNN validate failed for node '_a.b' type 'Gather', error: 3110": "_a.b (Gather)",
+    f"{'x' * 5000}MNN_QNN: Don't support type {OP['Softmax']}, late.": "late (Softmax)",
+    "MNN_QNN: Don't support type : ?": "left out an op",
+    "MNN_QNN: Failed to write to file q/w.raw. Written: 1, Expected: 2": "spoiled a graph",
+    "MNN_QNN: Unkown dataType.": "spoiled a graph",
 }
 
 
@@ -179,7 +213,14 @@ def test_an_op_left_out_fails_in_spite_of_exit_code_0(
 
 
 @pytest.mark.parametrize(
-    "line", ["Can't open file:/sys/devices", "The device supports: i8sdot:0", "Don't support clone"]
+    "line",
+    [
+        "Can't open file:/sys/devices",
+        "The device supports: i8sdot:0",
+        "Don't support clone",
+        "MNN_QNN: Not supporting device API.",
+        "Don't support Attention Mask Type other than 'float', currently.",
+    ],
 )
 def test_other_lines_are_no_faults(line: str) -> None:
     assert faults.find(line) is None

@@ -12,6 +12,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 #: Exit code when the tool cannot be started, as shells have it.
 CANNOT_START = 127
@@ -46,10 +47,13 @@ def main() -> None:
     def end(number: int, frame: object) -> None:
         if tool:
             _kill_group(tool)
+            _kill_rest()
         os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(1)
     held = {signal.SIGTERM}
@@ -64,6 +68,7 @@ def main() -> None:
     status = os.waitid(os.P_PID, tool, os.WEXITED | os.WNOWAIT)
     _kill_group(tool)  # what it left behind would keep its output open
     os.waitpid(tool, 0)
+    _kill_rest()
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     os.write(used, str(most).encode())
     assert status is not None
@@ -83,6 +88,18 @@ def _kill_group(tool: int) -> None:
             kill(tool, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def _kill_rest() -> None:
+    """End what left the tool's group: without its parent it has become ours."""
+    while True:
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children") as stream:
+                for child in stream.read().split():
+                    os.kill(int(child), signal.SIGKILL)
+            os.waitpid(-1, 0)
+        except (OSError, ValueError):  # none is left, or the system does not tell
+            return
 
 
 if __name__ == "__main__":

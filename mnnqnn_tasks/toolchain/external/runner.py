@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -29,18 +30,39 @@ _TAIL = 12
 _PIECE = 1 << 16
 #: Longer lines are cut for messages; the log has them whole.
 _WIDTH = 400
+#: A tool that prints without end must not fill the disk.
+_LONGEST_LOG = 64 << 20
+
+#: Escape sequences and other control characters: a message must not act on the terminal.
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 @dataclass
 class _Output:
-    """The tool's output so far: last lines and faults; each line goes on to ``live``."""
+    """The tool's output so far: last lines and the first fault.
 
+    Each line goes on to ``live``, all of it to ``log`` as long as that has room.
+    """
+
+    log: BinaryIO
     live: str | None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
-    found: list[faults.Fault] = field(default_factory=list)
+    fault: faults.Fault | None = None
+    faults: int = 0
+    size: int = 0
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
+        """Take what came."""
+        if room := max(0, _LONGEST_LOG - self.size):
+            self.log.write(data[:room])
+            self.log.flush()
+        self.size += len(data)
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _PIECE:
             lines, self._rest = [*lines, self._rest], b""
@@ -48,15 +70,22 @@ class _Output:
             self._line(line.decode("utf-8", "replace").rstrip("\r"))
 
     def end(self) -> None:
+        """Nothing more will come."""
         if self._rest:
-            self.feed(b"\n")
+            self._feed(b"\n")
+        if self.size > _LONGEST_LOG:
+            cut = f"\n# {self.size - _LONGEST_LOG} bytes more are left out; the last lines:\n"
+            self.log.write(f"{cut}{chr(10).join(self.tail)}\n".encode())
 
     def _line(self, line: str) -> None:
+        # Of a line that is drawn again and again, what is left there; no tool moves a cursor.
+        line = _CONTROL.sub("", line.rpartition("\r")[2])
         if not line.strip():
             return
         self.tail.append(line[:_WIDTH])
-        if (fault := faults.find(line[:_WIDTH])) is not None:
-            self.found.append(fault)
+        if (fault := faults.find(line)) is not None:
+            self.fault = self.fault or fault
+            self.faults += 1
         if self.live is not None:
             with contextlib.suppress(OSError):  # nobody has to look
                 os.write(2, f"{self.live} | {line}\n".encode("utf-8", "replace"))
@@ -108,14 +137,14 @@ class Runner:
         argv = [os.fspath(part) for part in command]
         check_program(argv[0])
         name = Path(argv[0]).name
-        output = _Output(self.label if self.live else None)
         with disk_errors(self.log):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with open(self.log, "ab" if append else "wb") as log:
                 log.write(f"$ cd {shlex.quote(str(cwd))}\n$ {shlex.join(argv)}\n".encode())
                 log.flush()
+                output = _Output(log, self.label if self.live else None)
                 started = time.monotonic()
-                code = self._wait(argv, cwd, env, deep_stack, log, output)
+                code = self._wait(argv, cwd, env, deep_stack, output)
                 spent = time.monotonic() - started
                 log.write(f"# {name}: {_ending(code)} after {spent:.1f} s\n".encode())
         tail = "\n".join(output.tail)
@@ -128,7 +157,6 @@ class Runner:
         cwd: Path,
         env: Mapping[str, str] | None,
         deep_stack: bool,
-        log: BinaryIO,
         output: _Output,
     ) -> int | None:
         """The exit code, minus the signal that ended the tool, or None if it was ended here."""
@@ -156,8 +184,6 @@ class Runner:
                     data = os.read(pipe.fileno(), _PIECE)
                     if not data:
                         break
-                    log.write(data)
-                    log.flush()
                     output.feed(data)
                 output.end()
             return process.wait(max(deadline - time.monotonic(), 0.1))
@@ -173,7 +199,8 @@ class Runner:
     def _judge(self, name: str, code: int | None, output: _Output, tail: str) -> None:
         where = self.label
         log = f"the whole output is in {self.log}"
-        said = f"{name} left out the op {output.found[0].op}" if output.found else None
+        fault = output.fault
+        said = f"{name} {fault.what}" if fault else None
         if code is None:
             raise ToolError(
                 f"{name} was ended because it ran longer than {self.limit_s:g} s",
@@ -190,13 +217,13 @@ class Runner:
                 todo=log,
                 tail=tail,
             )
-        if said:
-            more = f" ({len(output.found) - 1} more in the log)" if len(output.found) > 1 else ""
+        if fault:
+            more = f" ({output.faults - 1} more in the log)" if output.faults > 1 else ""
             raise ToolError(
-                said + more,
+                f"{name} {fault.what}{more}",
                 where=where,
-                why=f"{output.found[0].reason}: {output.found[0].line!r}; its exit code was {code}",
-                todo=f"partition: native leaves such ops on the CPU; {log}",
+                why=f"{fault.reason}: {fault.line!r}; its exit code was {code}",
+                todo=f"partition: native has no such trouble; {log}",
                 tail=tail,
             )
         if code:

@@ -181,6 +181,7 @@ FAILURES = {
     "silent": "6 of 10 graphs have no source",
     "truncated": "the source of a graph ends too early",
     "no raw": ".raw is missing",
+    "link": "it is no plain file",
     "outside": "no path inside the build folder",
     "other host": "a bad qnn/llm.mnn",
     "nothing": "did not make npu_postreat.json",

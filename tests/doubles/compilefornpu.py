@@ -37,6 +37,10 @@ def work(argv: list[str], mode: str) -> int:
         path.write_bytes(path.read_bytes()[:-200])
     if mode == "no raw":
         next(last.glob("*.raw")).unlink()
+    if mode == "link":
+        raw = next(last.glob("*.raw"))
+        raw.unlink()
+        raw.symlink_to(HERE)
     if mode == "other raw":
         raw = max(last.glob("*.raw"), key=lambda path: (path.stat().st_size, path.name))
         raw.write_bytes(bytes([raw.read_bytes()[0] ^ 1]) + raw.read_bytes()[1:])

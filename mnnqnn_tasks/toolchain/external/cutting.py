@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,8 +166,13 @@ def _check_source(folder: Path) -> None:
     """
     path = folder / f"{folder.name}.cpp"
     with disk_errors(path):
+        names = {path.name for path in folder.iterdir()}
+        for name in names:
+            if not stat.S_ISREG((folder / name).lstat().st_mode):
+                raise SourceFileError(
+                    "it is no plain file", where=str(folder / name), why="a tool wrote it so"
+                )
         text = path.read_bytes()
-        names = {entry.name for entry in folder.iterdir() if entry.is_file()}
     if _ENDING not in text or not text.rstrip().endswith(b"}"):
         raise SourceFileError(
             "the source of a graph ends too early",
@@ -195,7 +201,7 @@ def _host(path: Path, merges: list[Merge], options: Options, runner: Runner, tai
     for op in net_ops(net):
         if op.type != "Plugin":
             continue
-        attributes = {a.key: a for a in (op.main.attr if op.main is not None else None) or ()}
+        attributes = attributes_of(op)
         if "path" not in attributes or "allGraphName" not in attributes:
             raise _bad_host("a Plugin op lacks path or allGraphName", runner, tail)
         names = attributes["allGraphName"].list
@@ -224,6 +230,14 @@ def _host(path: Path, merges: list[Merge], options: Options, runner: Runner, tai
             tail=tail or None,
         )
     return net
+
+
+def attributes_of(op: Table) -> dict[str, Table]:
+    """The attributes of a Plugin op; none where it has other parameters."""
+    main = op.main
+    if main is None or main.type_name != "Plugin":
+        return {}
+    return {str(attribute.key): attribute for attribute in main.attr or ()}
 
 
 def _bad_host(why: str, runner: Runner, tail: str) -> ToolError:

@@ -14,7 +14,7 @@ from typing import Any
 from mnnqnn_tasks.mnn.params import convolution_ranges, net_ops, net_ranges
 from mnnqnn_tasks.mnn.table import Table
 from mnnqnn_tasks.partition.plan import Plan, PlannedOp, PlannedPiece, Port, Weight
-from mnnqnn_tasks.toolchain.external.cutting import SOURCES, Cut
+from mnnqnn_tasks.toolchain.external.cutting import SOURCES, Cut, attributes_of
 
 _ON_HOST = "compilefornpu left it on the CPU"
 
@@ -43,7 +43,7 @@ def plan_json(
     for op in net_ops(cut.host):
         if op.type != "Plugin":
             continue
-        attributes = {a.key: a for a in op.main.attr}
+        attributes = attributes_of(op)
         binary = str(attributes["path"].s)
         names = graphs[binary]
         inside = view.between(_indices(attributes, "inputs"), _indices(attributes, "outputs"))

@@ -85,6 +85,13 @@ class DigestCache:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ModelFileError("cannot read the file", where=name, why=why) from error
 
+    def remembered(
+        self, path: str | os.PathLike[str]
+    ) -> tuple[tuple[int, int, int, int], str] | None:
+        """Size, modification time, change time (ns) and inode that a file had, and the digest
+        that `digest` gives without reading it while it has these; ``None`` if none is known."""
+        return self._load().get(os.path.abspath(path))
+
     def _read(self, name: str, stream: BufferedReader) -> str:
         info = os.fstat(stream.fileno())
         age = time.time_ns() - info.st_ctime_ns

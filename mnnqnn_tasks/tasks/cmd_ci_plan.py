@@ -142,12 +142,16 @@ class CiPlan(TaskCommand):
         known: dict[str, exports.Bundle],
     ) -> dict[str, tuple[Reason, ...]]:
         """Why bundles are not fresh, by the names of their tasks."""
-        trouble = {job.name: _trouble(job) for job, _ in pairs}
+        sealed = session.current().sealed
+        jobs = {job.name: job for job, _ in pairs if job.name not in sealed}
+        trouble = {name: _trouble(job) for name, job in jobs.items()}
         stale: dict[str, str | None] = {}
         found: dict[str, tuple[Reason, ...]] = {}
         for job, target in pairs:
-            name, first = task_of(job, target), trouble[job.name]
-            if first is not None:
+            name, first = task_of(job, target), trouble.get(job.name)
+            if job.name in sealed:
+                found[name] = ()
+            elif first is not None:
                 found[name] = (first,)
             elif exports.by_stages(job, target):
                 found[name] = self._of_stages(tasks, name, stale)

@@ -97,7 +97,7 @@ def translate_task(job: Job, name: str) -> Task:
         base=layout.graph(name),
         tidy="external.tidy_translate",
         clean=[layout.graph(name)],
-        checks=(checks.blobs_present(job),),
+        checks=(checks.BlobsPresent(job),),
     )
 
 

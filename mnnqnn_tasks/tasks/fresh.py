@@ -119,7 +119,7 @@ class Fresh:
     ) -> None:
         self.key = dict(key)
         self._names = names
-        self._checks = checks
+        self.checks = checks
         self._reason = ""
 
     def configure_task(self, task: Task) -> None:
@@ -152,7 +152,7 @@ class Fresh:
             if differs:
                 return f"{short} {differs}"
             seen.add(path)
-        return next((r for check in self._checks if (r := check(values))), None)
+        return next((r for check in self.checks if (r := check(values))), None)
 
     def __repr__(self) -> str:
         return self._reason or "options, versions and results"

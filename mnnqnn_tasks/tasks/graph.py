@@ -99,7 +99,7 @@ def model_task(job: Job) -> Task:
         targets=[job.layout.model_json, job.layout.structure_json, job.layout.spans_json],
         key=stage_key("model"),
         clean=[job.layout.blobs, job.layout.build],
-        checks=(checks.model_unchanged(job, deps),),
+        checks=(checks.ModelUnchanged(job, deps),),
     )
 
 
@@ -251,7 +251,7 @@ def translate_task(job: Job, graph: str) -> Task:
         key=stage_key("translate"),
         base=layout.graph(graph),
         clean=[layout.graph(graph)],
-        checks=(checks.blobs_present(job),),
+        checks=(checks.BlobsPresent(job),),
     )
 
 
@@ -322,7 +322,7 @@ def bundle_task(
             **(linked_by or linked_for(target)),
         ),
         clean=[out],
-        checks=(checks.nothing_extra(job, out),),
+        checks=(checks.NothingExtra(job, out),),
         recall=(f"bundle:{job.name}:{target.name}", *links),
     )
 

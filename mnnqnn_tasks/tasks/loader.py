@@ -18,7 +18,7 @@ from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.spec.check import nearest
 from mnnqnn_tasks.spec.load import check_together, load_any
 from mnnqnn_tasks.spec.pipeline import Pipeline, Target
-from mnnqnn_tasks.tasks import chains, exports, garbage, graph, names, run, session
+from mnnqnn_tasks.tasks import chains, exports, garbage, graph, names, run, seal, session
 from mnnqnn_tasks.tasks.fresh import ContentChecker
 from mnnqnn_tasks.tasks.plan import read_plan
 from mnnqnn_tasks.tasks.reporter import Reporter
@@ -117,7 +117,8 @@ def make_tasks() -> list[Task]:
         looks = command is not None and command.get_name() in _LOOKING
         if looks:
             session.current().open_caches()
-        tasks = list(_all_tasks(executes, executes or looks, _typed(command)))
+        short = executes or looks
+        tasks = list(_all_tasks(executes, short, _typed(command), short and _may_seal(command)))
     except MnnqnnError as error:
         raise InvalidTask(str(error)) from None
     if command is not None:
@@ -133,6 +134,22 @@ def _typed(command: Any) -> list[str]:
     return [name for name in command.sel_tasks or () if not name.startswith("-")]
 
 
+def _may_seal(command: Any) -> bool:
+    """Whether nothing can come of a fresh task's being there.
+
+    A user's own tasks may name ours; ``-a`` runs also what is fresh; with another database
+    or checker nothing is.
+    """
+    option = names.loading_option
+    return (
+        command is not None
+        and not _other_creators(command)
+        and not (option("always") or option("single"))
+        and option("backend") == "mnnqnn"
+        and option("check_file_uptodate") is ContentChecker
+    )
+
+
 def _other_creators(command: Any) -> set[str]:
     space = getattr(command.loader, "namespace", None) or {}
     ours = {"task_mnnqnn"}
@@ -144,19 +161,23 @@ def _other_creators(command: Any) -> set[str]:
 _LOOKING = ("why", "ci_plan")
 
 
-def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
+def _all_tasks(executes: bool, short: bool, typed: list[str], seals: bool) -> Iterator[Task]:
     """The tasks of all models.
 
     Args:
         executes: the command runs tasks.
         short: of a model whose bundles are ready, no other task is of interest.
         typed: the names on the command line.
+        seals: a model whose seal holds needs no tasks.
     """
     here = session.current()
     by_stage: dict[str, list[str]] = {s: [] for s in (*session.STAGES, *session.GENIE_STAGES)}
     every = {job.name: job for job in here.every_job()}
     wanted = {n: _only_bundles(j, typed) if short else [] for n, j in every.items()}
-    pairs = [(every[name], targets) for name, targets in wanted.items()]
+    sealed = seal.standing(wanted) if seals else {}
+    for name, found in sealed.items():
+        here.sealed[name] = found.of(target.name for target in wanted[name])
+    pairs = [(every[name], targets) for name, targets in wanted.items() if name not in sealed]
     ready = exports.short_cuts(pairs, restore=executes)
     if not short:
         ready = {name: exports.there(job) for name, job in every.items()}
@@ -164,7 +185,7 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
     static = {
         name: list(chains.static_tasks(job))
         for name, job in here.jobs.items()
-        if not wanted[name] or len(ready.get(name, ())) < len(wanted[name])
+        if not wanted[name] or (name not in sealed and len(ready.get(name, ())) < len(wanted[name]))
     }
     here.builds = bool(static) or any(task.name.startswith("compile:") for task in genies)
     fixed = [task.name for tasks in (*static.values(), genies) for task in tasks]
@@ -174,7 +195,10 @@ def _all_tasks(executes: bool, short: bool, typed: list[str]) -> Iterator[Task]:
         if made:
             made += _later(job, typed, patterns, done) if executes else _planned(job, done)
         made += done.values()
-        parts = [t.name for t in job.model.targets] if name in static else done
+        parts = [t.name for t in job.model.targets] if name in static else list(done)
+        if name in sealed:
+            parts = [target.name for target in wanted[name]]
+            made += _sealed(job, parts)
         made += _exports(job, parts)
         for task in made:
             if "*" not in task.name:
@@ -243,6 +267,12 @@ def _only_bundles(job: Job | GenieJob, typed: list[str]) -> list[Target]:
         if model in ("", job.name):
             wanted |= {t.name: t for t in job.model.targets if target in ("", t.name)}
     return list(wanted.values())
+
+
+def _sealed(job: Job, targets: Iterable[str]) -> Iterator[Task]:
+    for target in targets:
+        doc = f"the bundle of {job.name} for {target}, ready with all that is behind it"
+        yield graph.group(f"bundle:{job.name}:{target}", [], doc, "bundle")
 
 
 def _exports(job: Job, targets: Iterable[str]) -> Iterator[Task]:

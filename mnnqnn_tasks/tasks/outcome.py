@@ -29,12 +29,14 @@ class TaskResult:
         seconds: of its work, without waiting for memory.
         reason: why it ran, its error, or what it waits for; ``None`` if it is fresh.
         values: what it returned, see `mnnqnn_tasks.tasks.actions.run_stage`.
+        size: how many files it made, and their bytes; ``None``: ``values`` tell.
     """
 
     outcome: TaskOutcome
     seconds: float
     reason: str | None
     values: Mapping[str, Any]
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -133,11 +133,12 @@ def _export(row: Export) -> dict[str, Any]:
 
 def _task(result: TaskResult) -> dict[str, Any]:
     made = result.values.get("made", {}).values()
+    count, size = result.size or (len(made), sum(was[0] for was in made if was))
     ran = result.outcome in ("run", "restored")
     found: dict[str, Any] = {
         "outcome": result.outcome,
-        "files": len(made),
-        "bytes": sum(was[0] for was in made if was),
+        "files": count,
+        "bytes": size,
     }
     if result.outcome != "fresh":
         found["reason"] = result.reason

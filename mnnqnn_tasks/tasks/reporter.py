@@ -13,7 +13,7 @@ from doit.exceptions import BaseFail, InvalidTask, TaskFailed, UnmetDependency
 from doit.task import Task
 
 from mnnqnn_tasks.errors import MnnqnnError
-from mnnqnn_tasks.tasks import leftovers, report, run, session
+from mnnqnn_tasks.tasks import leftovers, report, run, seal, session
 from mnnqnn_tasks.tasks.fresh import explain
 from mnnqnn_tasks.tasks.outcome import TaskOutcome, TaskResult, counts, exports, table, wanted
 from mnnqnn_tasks.tasks.report import RunResult
@@ -131,6 +131,7 @@ class Reporter:
         failed = bool(self._failures or self._waiting or self._errors)
         if not (failed or run.interrupted()):
             self._tidy()
+            seal.keep(self._tasks, self._fresh)
         ended = "interrupted" if run.interrupted() else "failed" if failed or changed else "ok"
         whole = RunResult(ended, time.monotonic() - self._begin, self._selected)
         for trouble in report.write(whole, results, rows):
@@ -161,8 +162,14 @@ class Reporter:
             known[name] = TaskResult("fresh", 0, None, self._tasks[name].values)
         why = "the run was interrupted" if run.interrupted() else "its inputs were not made"
         lost = TaskResult("not run", 0, why, {})
-        names = wanted(self._tasks, self._selected)
-        return {name: known.get(name, lost) for name in names}
+        found = {name: known.get(name, lost) for name in wanted(self._tasks, self._selected)}
+        for tasks in session.current().sealed.values():
+            for name, task in tasks.items():
+                found[name] = TaskResult("fresh", 0, None, {}, (task.files, task.bytes))
+        return dict(sorted(found.items()))
+
+    def _up_to_date(self) -> int:
+        return len(self._fresh) + sum(map(len, session.current().sealed.values()))
 
     def _by_message(self) -> dict[str, list[str]]:
         """Tasks by what they say: a missing library is one trouble, not sixty."""
@@ -173,7 +180,7 @@ class Reporter:
         return found
 
     def _summary(self) -> str:
-        parts = [f"{len(self._ran('run'))} run", f"{len(self._fresh)} up to date"]
+        parts = [f"{len(self._ran('run'))} run", f"{self._up_to_date()} up to date"]
         if self._ran("restored"):
             parts.insert(1, f"{len(self._ran('restored'))} restored")
         if self._failures:

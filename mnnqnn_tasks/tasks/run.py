@@ -15,7 +15,7 @@ from doit.exceptions import InvalidCommand
 from mnnqnn_tasks.errors import MnnqnnError, StaleInputError
 from mnnqnn_tasks.tasks import executor as executors
 from mnnqnn_tasks.tasks import names, session, signals
-from mnnqnn_tasks.tasks.checks import model_unchanged
+from mnnqnn_tasks.tasks.checks import ModelUnchanged
 from mnnqnn_tasks.tasks.lock import sweep
 from mnnqnn_tasks.tasks.session import Place
 
@@ -135,7 +135,7 @@ def changed_models() -> MnnqnnError | None:
         folder = str(job.model.path)
         files = [os.path.join(folder, name) for name in values.get("files", {})]
         try:
-            reason = model_unchanged(job, files)(values) if files else None
+            reason = ModelUnchanged(job, files)(values) if files else None
         except MnnqnnError as error:
             return error
         if reason:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mnnqnn_tasks.spec.pipeline import Model, Pipeline
     from mnnqnn_tasks.tasks.executor import Executor
     from mnnqnn_tasks.tasks.tools import Tools
+    from mnnqnn_tasks.tasks.seal import Sealed
 
 #: Folder in a build folder for what this room keeps there.
 STATE_DIR = ".mnnqnn"
@@ -136,6 +137,8 @@ class Session:
         executor: does the work of tasks; ``None`` without a run.
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
         tools: a user's own tools that were looked at, by kind, folder and what else they use.
+        sealed: by model whose seal holds, the tasks that are asked for, by name.
+        seal_states: by model, what a seal of it is good for.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -155,6 +158,8 @@ class Session:
     executor: Executor | None = None
     made: dict[str, list[Any]] = field(default_factory=dict)
     tools: dict[tuple[str, Path, tuple[str, ...] | None], Tools] = field(default_factory=dict)
+    sealed: dict[str, dict[str, Sealed]] = field(default_factory=dict)
+    seal_states: dict[str, str] = field(default_factory=dict)
     _models: dict[str, Place] = field(default_factory=dict)
     # Folders of which only we write the ones called after models, by their path and "/".
     _outputs: dict[str, dict[str, Place]] = field(default_factory=dict)
@@ -267,6 +272,10 @@ class Session:
             return self.digest(path)
         except MnnqnnError:
             return None
+
+    def remembered(self, path: str) -> tuple[tuple[int, int, int, int], str] | None:
+        """What `digest` would tell of a file without reading it; see `DigestCache.remembered`."""
+        return self._digests(path).remembered(path)
 
     def is_output(self, path: str) -> bool:
         """Whether ``path`` is in a folder that only we write to."""

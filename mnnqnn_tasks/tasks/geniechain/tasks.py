@@ -338,7 +338,7 @@ def _bundle_task(job: GenieJob, target: Target, names: NamePlan) -> Iterator[Tas
         task_dep=[f"lint:{job.name}:{target.name}"],
         key=_key("bundle", files=files, target=asdict(target) | {"where": ""}),
         clean=[out],
-        checks=(checks.nothing_extra(job, out),),
+        checks=(checks.NothingExtra(job, out),),
     )
 
 

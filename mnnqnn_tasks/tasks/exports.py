@@ -118,17 +118,19 @@ class Bundle:
 def bundles(job: Job | GenieJob, targets: Iterable[Target]) -> Iterator[Bundle]:
     """The bundles of a model whose keys can be told now: it can be read, and what makes
     them is known."""
-    sealed = job.name in session.current().sealed
     for target, inputs in _inputs(job, targets):
-        record = {} if sealed else _record_of(job, target)
-        stale = None if sealed else NOT_HERE
-        if sealed:
-            pass
-        elif is_whole(job, target):
-            stale = _fresh(job, target, inputs).why(record)
-        elif record:
-            stale = "the bundle is missing"
+        stale = _stale(job, target, inputs)
         yield Bundle(job, target, inputs, action_key(_ACTION[type(job)], inputs), stale)
+
+
+def _stale(job: Job | GenieJob, target: Target, inputs: Mapping[str, Any]) -> str | None:
+    """Why a bundle that is there is not what its inputs make."""
+    if job.name in session.current().sealed:
+        return None
+    record = _record_of(job, target)
+    if is_whole(job, target):
+        return _fresh(job, target, inputs).why(record)
+    return "the bundle is missing" if record else NOT_HERE
 
 
 def _inputs(

@@ -131,7 +131,8 @@ class Reporter:
         failed = bool(self._failures or self._waiting or self._errors)
         if not (failed or run.interrupted()):
             self._tidy()
-            seal.keep(self._tasks, self._fresh)
+        if not (self._errors or changed or run.interrupted()):
+            seal.keep(self._tasks, [*self._fresh, *self._ran()])
         ended = "interrupted" if run.interrupted() else "failed" if failed or changed else "ok"
         whole = RunResult(ended, time.monotonic() - self._begin, self._selected)
         for trouble in report.write(whole, results, rows):

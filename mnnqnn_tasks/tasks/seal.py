@@ -2,8 +2,9 @@
 
 A seal says under which conditions every task behind the bundles of a model is fresh: what
 the files are like, and what is in the folders of bundles.  It is compiled from the records
-of the tasks once a run has found all of them fresh, and holds as long as those records, the
-model's options, the versions of code and libraries, and the list of its files are the same.
+of the tasks once a run has made all of them or found them fresh, and holds as long as those
+records, the model's options, the versions of code and libraries, and the list of its files
+are the same.
 Then the conditions are all that the ordinary check would ask, so a seal can say "look
 closer", but never calls fresh what the ordinary check would not.
 """
@@ -58,7 +59,7 @@ class Seal:
     """The conditions under which all bundles of a model are fresh.
 
     Attributes:
-        state: digest of what they were compiled for, see `_states`.
+        state: digest of what they were compiled for, see `_state`.
         files: by folder and name in it, size and modification time (ns) of a file; where
             the content decided, its change time and inode as well, as `DigestCache` has them.
         folders: by folder the names of all that is in it.
@@ -107,22 +108,38 @@ def standing(asked: Mapping[str, Iterable[Any]]) -> dict[str, Seal]:
     """
     here = session.current()
     jobs = [here.jobs[name] for name, targets in asked.items() if targets and name in here.jobs]
-    here.seal_states = _states(jobs)
+    here.seal_bases = _bases(jobs)
+    journals = _journals(here.jobs[name].place for name in here.seal_bases)
     found = {}
-    for job in jobs:
-        seal = _read(job) if job.name in here.seal_states else None
-        if seal and seal.state == here.seal_states[job.name] and seal.holds(job):
-            found[job.name] = seal
+    for name, base in here.seal_bases.items():
+        job = here.jobs[name]
+        seal = _read(job)
+        if seal and seal.state == _state(base, journals[job.place].get(name)) and seal.holds(job):
+            found[name] = seal
     return found
 
 
-def _states(jobs: Iterable[Job]) -> dict[str, str]:
-    """By model, a digest of all that decides which tasks it has and when they are fresh, but
-    for the disk; without models that cannot be read now or use a user's own tools."""
+def _journals(places: Iterable[Place]) -> dict[Place, dict[str, str]]:
+    return {place: place.journal.digests() for place in dict.fromkeys(places)}
+
+
+def _state(base: str, journal: str | None) -> str | None:
+    """A digest of all that decides which tasks a model has and when they are fresh, but for
+    the disk.
+
+    Args:
+        base: see `_bases`.
+        journal: digest of the records; without them nothing is fresh.
+    """
+    return action_key(VERSION, {"base": base, "journal": journal}) if journal else None
+
+
+def _bases(jobs: Iterable[Job]) -> dict[str, str]:
+    """By model, a digest of what a state holds beside records; without models that cannot be
+    read now or use a user's own tools."""
     native = [job for job in jobs if job.pipeline.toolchain.is_native()]
     if not native:
         return {}
-    journals = {place: place.journal.digests() for place in session.current().places.values()}
     rooms = {room for rooms in keys.ROOMS.values() for room in rooms}
     versions = {
         **{room: keys.code_version(room) for room in sorted(rooms.union(_DECIDING))},
@@ -133,18 +150,15 @@ def _states(jobs: Iterable[Job]) -> dict[str, str]:
     common = sha256_bytes(canonical_json(versions).encode("utf-8"))
     found = {}
     for job in native:
-        journal = journals[job.place].get(job.name)
         with contextlib.suppress(MnnqnnError):
-            if journal:
-                said = {
-                    "journal": journal,
-                    "versions": common,
-                    "files": exports.file_names(job),
-                    "model": _said(job.model),
-                    "toolchain": _said(job.pipeline.toolchain),
-                    "runtime": job.pipeline.runtime,
-                }
-                found[job.name] = action_key(VERSION, said)
+            said = {
+                "versions": common,
+                "files": exports.file_names(job),
+                "model": _said(job.model),
+                "toolchain": _said(job.pipeline.toolchain),
+                "runtime": job.pipeline.runtime,
+            }
+            found[job.name] = sha256_bytes(canonical_json(said).encode("utf-8"))
     return found
 
 
@@ -157,23 +171,29 @@ def _said(value: Any) -> Any:
     return repr(value)
 
 
-def keep(tasks: Mapping[str, Task], fresh: Iterable[str]) -> None:
-    """Write the seals of the models all of whose bundles a run has found fresh.
+def keep(tasks: Mapping[str, Task], right: Iterable[str]) -> None:
+    """Write the seals of the models all of whose bundles are right after a run.
+
+    The records are as the run has left them; all else that a seal is good for is taken as
+    the run met it, because that is what it made them for.
 
     Args:
         tasks: those of the run.
-        fresh: the names of those that it found fresh.
+        right: the names of those that it made or found fresh.
     """
-    here, known = session.current(), {*fresh}
-    written: dict[Place, set[str]] = {}
-    for name, state in here.seal_states.items():
-        job = here.jobs[name]
-        if name not in here.sealed and all(b in known for b in _bundles(job)):
-            seal = _compile(job, state, tasks, known)
-            if seal is not None:
-                written.setdefault(job.place, set()).add(name)
-                _write(job, seal)
-    for place in written:
+    here, known = session.current(), {*right}
+    new = [
+        here.jobs[name]
+        for name in here.seal_bases
+        if name not in here.sealed and known.issuperset(_bundles(here.jobs[name]))
+    ]
+    journals = _journals(job.place for job in new)
+    for job in new:
+        state = _state(here.seal_bases[job.name], journals[job.place].get(job.name))
+        seal = _compile(job, state, tasks, known) if state else None
+        if seal is not None:
+            _write(job, seal)
+    for place in journals:
         _prune(place)
 
 
@@ -181,9 +201,9 @@ def _bundles(job: Job) -> Iterator[str]:
     return (f"bundle:{job.name}:{target.name}" for target in job.model.targets)
 
 
-def _compile(job: Job, state: str, tasks: Mapping[str, Task], fresh: set[str]) -> Seal | None:
-    """The seal of a model; ``None`` where a task is not fresh, or its freshness cannot be
-    told from sizes and times."""
+def _compile(job: Job, state: str, tasks: Mapping[str, Task], right: set[str]) -> Seal | None:
+    """The seal of a model; ``None`` where a task is not right, or whether it stays so cannot
+    be told from sizes and times."""
     behind: dict[str, list[str]] = {}
     for bundle in _bundles(job):
         for name in wanted(tasks, [bundle]):
@@ -193,7 +213,7 @@ def _compile(job: Job, state: str, tasks: Mapping[str, Task], fresh: set[str]) -
     sealed = {}
     for name, targets in behind.items():
         task, record = tasks[name], job.place.journal.records.get(name)
-        if name not in fresh or record is None or not _is_plain(task):
+        if name not in right or record is None or not _is_plain(task):
             return None
         values = record.get("_values_:") or {}
         made = {job.path_names.expand(short): was for short, was in values["made"].items()}

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mnnqnn_tasks.spec.genie import GenieModel, GeniePipeline
     from mnnqnn_tasks.spec.pipeline import Model, Pipeline
     from mnnqnn_tasks.tasks.executor import Executor
-    from mnnqnn_tasks.tasks.tools import Tools
     from mnnqnn_tasks.tasks.seal import Sealed
+    from mnnqnn_tasks.tasks.tools import Tools
 
 #: Folder in a build folder for what this room keeps there.
 STATE_DIR = ".mnnqnn"
@@ -138,7 +138,7 @@ class Session:
         made: ``[size, time, sha256]`` by path of what this run's tasks made.
         tools: a user's own tools that were looked at, by kind, folder and what else they use.
         sealed: by model whose seal holds, the tasks that are asked for, by name.
-        seal_states: by model, what a seal of it is good for.
+        seal_bases: by model, what a seal of it is good for beside the records of its tasks.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Session:
     made: dict[str, list[Any]] = field(default_factory=dict)
     tools: dict[tuple[str, Path, tuple[str, ...] | None], Tools] = field(default_factory=dict)
     sealed: dict[str, dict[str, Sealed]] = field(default_factory=dict)
-    seal_states: dict[str, str] = field(default_factory=dict)
+    seal_bases: dict[str, str] = field(default_factory=dict)
     _models: dict[str, Place] = field(default_factory=dict)
     # Folders of which only we write the ones called after models, by their path and "/".
     _outputs: dict[str, dict[str, Place]] = field(default_factory=dict)

@@ -210,7 +210,9 @@ def _counted(project: Project, *names: str) -> tuple[str, Any, Any]:
     return result.text.split(";")[0], rows, report
 
 
-@pytest.mark.parametrize("names", [("export_qnn",), ("export_qnn:m:b",), ("bundle:m:a",)])
+@pytest.mark.parametrize(
+    "names", [("export_qnn",), ("export_qnn:m:b",), ("bundle:m:a",), ("bundle:m",)]
+)
 def test_a_run_tells_of_every_task(sealed: Project, names: tuple[str, ...]) -> None:
     with unsealed(sealed):
         counted = _counted(sealed, *names)

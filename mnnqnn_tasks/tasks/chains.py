@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from doit.task import Task
 
@@ -74,7 +74,13 @@ def planned_tasks(job: Job, plan: Plan, ready: Mapping[str, Task]) -> Iterator[T
     yield graph.group(
         f"link:{name}", [f"link:{name}:{p}" for p in parts], f"all binaries of {name}"
     )
-    yield graph.group(f"bundle:{name}", [f"bundle:{name}:{p}" for p in parts], f"bundles of {name}")
+    yield bundles(name, parts)
+
+
+def bundles(model: str, targets: Iterable[str]) -> Task:
+    """The group of a model's bundles."""
+    members = [f"bundle:{model}:{target}" for target in targets]
+    return graph.group(f"bundle:{model}", members, f"bundles of {model}")
 
 
 def planned_stages(job: Job) -> tuple[str, ...]:

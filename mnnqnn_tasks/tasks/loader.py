@@ -199,6 +199,8 @@ def _all_tasks(executes: bool, short: bool, typed: list[str], seals: bool) -> It
         if name in sealed:
             parts = [target.name for target in wanted[name]]
             made += _sealed(job, parts)
+        if name not in static:
+            made.append(chains.bundles(name, parts))
         made += _exports(job, parts)
         for task in made:
             if "*" not in task.name:

@@ -22,7 +22,8 @@ def sha(data: bytes) -> str:
 @pytest.fixture
 def short_window(monkeypatch: pytest.MonkeyPatch) -> float:
     """A racy window of 50 ms, which is above the tick of the file systems tests run on."""
-    monkeypatch.setattr(statcache, "_RACY_NS", 50_000_000)
+    monkeypatch.setattr(statcache, "_COARSE_NS", 50_000_000)
+    monkeypatch.setattr(statcache, "_FINE_NS", 50_000_000)
     return 0.06
 
 
@@ -138,7 +139,8 @@ def test_the_log_does_not_grow_without_end(
     tmp_path: Path, short_window: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statcache, "_SLACK", 10)
-    monkeypatch.setattr(statcache, "_RACY_NS", -1)
+    monkeypatch.setattr(statcache, "_COARSE_NS", -1)
+    monkeypatch.setattr(statcache, "_FINE_NS", -1)
     file = tmp_path / "f"
     for i in range(40):
         file.write_bytes(b"%d" % i)
@@ -167,6 +169,53 @@ def test_processes_share_one_log(
     assert seen == []
 
 
+def test_what_another_process_finds_is_seen_at_once(
+    tmp_path: Path, short_window: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / f"f{i}" for i in range(3)]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    time.sleep(short_window)
+    log = tmp_path / "log"
+    ours, theirs = DigestCache(log), DigestCache(log)
+    ours.digest(files[0])
+    theirs.digest(files[1])
+    numbers, start = statcache.numbers_of(files[2].stat()), time.time_ns()
+    theirs.learn(files[2], numbers, start, sha(b"f2"))
+    seen = reads(monkeypatch)
+    assert [ours.digest(f) for f in files] == [sha(b"f0"), sha(b"f1"), sha(b"f2")]
+    log.unlink()
+    theirs.learn(files[2], numbers, start, sha(b"f2"))  # a log of its own, as after a rewrite
+    assert [ours.digest(f) for f in files] == [sha(b"f0"), sha(b"f1"), sha(b"f2")]
+    assert seen == []
+
+
+def test_what_is_learnt_of_a_file_just_written_is_not_believed(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"new")
+    cache = DigestCache(tmp_path / "log")
+    cache.learn(file, statcache.numbers_of(file.stat()), time.time_ns(), sha(b"old"))
+    assert cache.digest(file) == sha(b"new")
+
+
+@pytest.mark.parametrize(
+    ("changed", "age", "settled"),
+    [
+        (1_700_000_000_123_456_789, 150_000_000, False),
+        (1_700_000_000_123_456_789, 250_000_000, True),
+        (1_700_000_000_000_000_000, 250_000_000, False),  # whole seconds: a coarse clock
+        (1_700_000_000_120_000_000, 1_900_000_000, False),  # FAT has steps of 10 ms
+        (1_700_000_000_000_000_000, 2_100_000_000, True),
+    ],
+)
+def test_how_long_a_file_may_change_unseen(
+    tmp_path: Path, changed: int, age: int, settled: bool
+) -> None:
+    cache, file = DigestCache(tmp_path / "log"), tmp_path / "f"
+    cache.learn(file, (1, changed, changed, 7), changed + age, sha(b""))
+    assert (tmp_path / "log").exists() == settled
+
+
 @pytest.mark.parametrize("name", ["missing", "", "nul\0byte"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelFileError, match="cannot read"):
@@ -179,6 +228,6 @@ def test_the_log_does_not_follow_a_link(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to(foreign)
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    time.sleep(2.1)  # a younger file is not remembered
+    time.sleep(0.3)  # a younger file is not remembered
     assert DigestCache(tmp_path / "log").digest(path) == hashlib.sha256(b"x").hexdigest()
     assert foreign.read_bytes() == b"kept"

@@ -72,7 +72,7 @@ def test_a_touched_file_is_read_once(project: Project) -> None:
     weight = project.model / "llm.mnn.weight"
     digests = project.root / "build" / ".mnnqnn" / "digests"
     os.utime(weight)
-    time.sleep(2.1)  # a file this young is not remembered, it could still change unseen
+    time.sleep(0.3)  # a file this young is not remembered, it could still change unseen
     project.doit("export_qnn")
     remembered = digests.read_bytes()
     assert str(weight).encode() in remembered
@@ -255,7 +255,7 @@ def test_a_copied_project_runs_nothing(project: Project, tmp_path: Path) -> None
 
 def test_a_copied_project_is_read_once(project: Project, tmp_path: Path) -> None:
     copy = _copied(project, tmp_path / "copy")
-    time.sleep(2.1)  # a file this young is not remembered, it could still change unseen
+    time.sleep(0.3)  # a file this young is not remembered, it could still change unseen
     copy.doit("export_qnn")
     digests = copy.root / "build" / ".mnnqnn" / "digests"
     remembered = digests.read_bytes()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mnnqnn_tasks.cache.statcache import Numbers, numbers_of
 from mnnqnn_tasks.errors import ModelFileError, StaleInputError
 from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
@@ -88,29 +90,30 @@ class ModelIndex:
             ) from error
 
 
-@dataclass(frozen=True)
-class _Stamp:
-    size: int
-    mtime: int
-    inode: int
-
-    @classmethod
-    def of(cls, path: Path) -> _Stamp:
-        try:
-            stat = os.stat(path)
-        except OSError as error:
-            raise ModelFileError(
-                "cannot read a file of the model", where=str(path), why=error.strerror
-            ) from error
-        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ino)
+#: Told of each file that was read: its path, its numbers, when that began, its digest.
+Learn = Callable[[str, Numbers, int, str], None]
 
 
-def index_model(model_dir: str | os.PathLike[str], memory: SpanMemory | None = None) -> ModelIndex:
+def _numbers(path: Path) -> Numbers:
+    try:
+        return numbers_of(os.stat(path))
+    except OSError as error:
+        raise ModelFileError(
+            "cannot read a file of the model", where=str(path), why=error.strerror
+        ) from error
+
+
+def index_model(
+    model_dir: str | os.PathLike[str],
+    memory: SpanMemory | None = None,
+    learn: Learn | None = None,
+) -> ModelIndex:
     """Digest the model in ``model_dir``; every file is read once, in pieces.
 
     Args:
         memory: where to look, before the model file is decoded, for what was found when it
             was decoded the last time.
+        learn: see `Learn` and `DigestCache.learn`.
 
     Raises:
         ModelFileError: when a file is missing, cut short or not of a model, when the
@@ -119,13 +122,14 @@ def index_model(model_dir: str | os.PathLike[str], memory: SpanMemory | None = N
         StaleInputError: when a file changed while it was read.
     """
     folder = open_folder(model_dir)
-    stamps = {name: _Stamp.of(folder.path / name) for name in folder.files}
+    begin = time.time_ns()
+    stamps = {name: _numbers(folder.path / name) for name in folder.files}
     ranges: dict[Span, str] = {}
     try:
         digests = {
             name: sha256_file(folder.path / name) for name in folder.files if name != folder.weight
         }
-        sizes = {name: stamp.size for name, stamp in stamps.items()}
+        sizes = {name: stamp[0] for name, stamp in stamps.items()}
         spans = memory.recall(digests, sizes) if memory else None
         if spans is None:
             spans = _spans(folder, stamps)
@@ -140,18 +144,22 @@ def index_model(model_dir: str | os.PathLike[str], memory: SpanMemory | None = N
             why=error.strerror,
         ) from error
     for name, stamp in stamps.items():
-        if _Stamp.of(folder.path / name) != stamp:
+        now = _numbers(folder.path / name)
+        # The change time moves as well when somebody makes a hard link to the file.
+        if (*now[:2], now[3]) != (*stamp[:2], stamp[3]):
             raise StaleInputError(
                 "a file of the model changed while it was read",
                 where=str(folder.path / name),
                 why="its size or time stamp is not what it was a moment ago",
                 todo="run again when the file is complete",
             )
-    files = {name: FileDigest(digests[name], stamps[name].size) for name in sorted(digests)}
+        if learn is not None and now == stamp:
+            learn(str(folder.path / name), stamp, begin, digests[name])
+    files = {name: FileDigest(digests[name], stamps[name][0]) for name in sorted(digests)}
     return ModelIndex(folder.model, folder.weight if spans else None, files, ranges)
 
 
-def _spans(folder: ModelFolder, stamps: Mapping[str, _Stamp]) -> list[Span]:
+def _spans(folder: ModelFolder, stamps: Mapping[str, Numbers]) -> list[Span]:
     """The byte ranges that the model reads, each once; the model is whole and fits together."""
     # Imported late: a model of which only the weights changed needs none of it.
     from mnnqnn_tasks.mnn.complete import check_complete
@@ -170,7 +178,7 @@ def _spans(folder: ModelFolder, stamps: Mapping[str, _Stamp]) -> list[Span]:
             todo="copy the whole model folder, or export the model again",
         )
     for item in needed:
-        check_range(item, stamps[folder.weight].size, str(folder.path / folder.weight))
+        check_range(item, stamps[folder.weight][0], str(folder.path / folder.weight))
     check_complete(folder, net)
     return sorted({(item.offset, item.size) for item in needed})
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 #: Added to the niceness of a process whose result nothing in the run waits for.
 _NICE = 3
 
-#: Files made, and values to remember; ``digests``, where the stage knows some of what it
-#: made, is used and not remembered.
+#: Files made, and values to remember.  Used and not remembered are ``digests``, where the
+#: stage knows some of what it made, and ``read``, those of what it read: see `DigestCache.learn`.
 Outcome = tuple[list[str], dict[str, Any]]
 
 
@@ -42,12 +42,18 @@ def index(folder: str, out: str, structure: str, spans: str, code: str) -> Outco
     from mnnqnn_tasks.mnn.index import index_model
     from mnnqnn_tasks.mnn.spans import SpanMemory
 
-    made = index_model(folder, SpanMemory(spans, code))
+    read: dict[str, tuple[Numbers, int, str]] = {}
+
+    def learn(path: str, numbers: Numbers, begin: int, digest: str) -> None:
+        read[path] = numbers, begin, digest
+
+    made = index_model(folder, SpanMemory(spans, code), learn)
     # Without fsync, here and below: the task database compares the size of what it finds.
     write_json(out, made.to_json(), durable=False)
     write_json(structure, _structure(made, folder), durable=False)
     return [out, structure, spans], {
-        "files": {name: digest.sha256 for name, digest in made.files.items()}
+        "files": {name: digest.sha256 for name, digest in made.files.items()},
+        "read": read,
     }
 
 

@@ -205,6 +205,9 @@ def project(model: Path, chunk: int, *, copy: bool = False) -> Iterator[Project]
     model = model.resolve()
     if not model.is_dir():
         sys.exit(f"there is no model folder {model}; name one with --model")
+    # As pip does when it installs a wheel.  Where the environment forbids Python to write
+    # bytecode, every process of every run would compile the modules of a checkout again.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", REPO / "mnnqnn_tasks"], check=True)
     with tempfile.TemporaryDirectory(prefix="mnnqnn-bench-") as folder:
         root = Path(folder)
         shutil.copyfile(REPO / "dodo.py", root / "dodo.py")

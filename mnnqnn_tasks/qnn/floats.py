@@ -1,4 +1,4 @@
-"""Shortest decimals that give a float32 back exactly.
+"""Decimals that give a float32 back exactly.
 
 The text is chosen so that parsing it as a double and rounding that to float32 gives the
 value that went in: the way every JSON reader and every C compiler takes it.
@@ -6,7 +6,6 @@ value that went in: the way every JSON reader and every C compiler takes it.
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from array import array
@@ -24,28 +23,19 @@ def f32_tuple(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(array("f", values))
 
 
-def shortest(values: Sequence[float]) -> list[str]:
-    """Decimal text of each value (rounded to float32), as few digits as possible.
+def decimals(values: Sequence[float]) -> list[str]:
+    """Decimal text of each value (rounded to float32) that gives it back exactly.
+
+    Nine significant digits always do, and finding fewer costs more than reading the rest.
 
     Raises:
         ValueError: a value is not finite.
         OverflowError: a value is beyond float32's range.
     """
     exact = array("f", values)
+    texts = ("%.9g " * len(exact) % tuple(exact)).split()
     if not all(map(math.isfinite, exact)):
         raise ValueError("not a finite number")
-    return list(_texts(exact.tobytes()))
-
-
-@functools.lru_cache(maxsize=64)  # the graphs of one weight have the same scales
-def _texts(data: bytes) -> tuple[str, ...]:
-    """The texts of float32s given as bytes."""
-    import numpy as np  # the processes that only read graphs do without
-
-    exact = np.frombuffer(data, np.float32)
-    texts: list[str] = exact.astype("U").tolist()
-    # numpy finds the fewest digits that name a float32; read as a double and rounded, they
-    # could in theory name its neighbour.
-    for i in np.flatnonzero(np.array(texts, np.float64).astype(np.float32) != exact).tolist():
-        texts[i] = f"{exact[i]:.9g}"
-    return tuple(texts)
+    if "-0" in texts:  # an integer to JSON, and those have no negative zero
+        return ["-0.0" if text == "-0" else text for text in texts]
+    return texts

@@ -1,7 +1,7 @@
 """``<graph>_net.json``: the graph IR as text, exact and canonical.
 
-One tensor or node a line, in the graph's order; keys in a fixed order; every float the
-shortest decimal that gives its float32 back.  ``schemas/net.schema.json`` documents the
+One tensor or node a line, in the graph's order; keys in a fixed order; every float a
+decimal that gives its float32 back.  ``schemas/net.schema.json`` documents the
 form.  Equal offsets of a per-channel encoding are written once.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from mnnqnn_tasks.errors import NetFileError
 from mnnqnn_tasks.files import write_text
 from mnnqnn_tasks.qnn import netload, spec
-from mnnqnn_tasks.qnn.floats import shortest
+from mnnqnn_tasks.qnn.floats import decimals
 from mnnqnn_tasks.qnn.ir import (
     AxisScaleOffset,
     BlockwiseExpansion,
@@ -49,11 +49,11 @@ def _text(value: object) -> str:
 
 
 def _floats(values: Sequence[float]) -> _Raw:
-    return _Raw("[" + ", ".join(shortest(values)) + "]")
+    return _Raw("[" + ", ".join(decimals(values)) + "]")
 
 
 def _float(value: float) -> _Raw:
-    return _Raw(shortest((value,))[0])
+    return _Raw(decimals((value,))[0])
 
 
 def _ints(values: Sequence[int]) -> _Raw:

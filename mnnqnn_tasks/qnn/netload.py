@@ -113,7 +113,7 @@ def _floats(data: object, place: str) -> tuple[float, ...]:
         exact = f32_tuple(values)
     except OverflowError:  # an integer beyond double
         exact = (math.inf,)
-    # After rounding: the shortest text of the largest float32 lies above it.
+    # After rounding: the text of the largest float32 lies above it.
     if exact and math.isinf(max(map(abs, exact))):
         raise FormError(f"{place}: a number is beyond the range of float32")
     return exact

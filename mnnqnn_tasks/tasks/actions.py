@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from doit.exceptions import TaskError, TaskFailed
 
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
-from mnnqnn_tasks.tasks import cached, garbage, session
+from mnnqnn_tasks.tasks import cached, garbage, preload, session
 from mnnqnn_tasks.tasks.cached import Action
 from mnnqnn_tasks.tasks.session import GenieJob, Job
 from mnnqnn_tasks.toolchain import packing
@@ -46,7 +46,18 @@ def run_stage(
         * ``cache``: ``outcome`` ``hit`` (the result was restored), ``miss`` or ``off``
           (nobody looked), and the action's ``key`` or ``None``.
     """
-    garbage.usually()
+    with preload.busy():
+        return _run_stage(task_name, stage, arguments, recall, action)
+
+
+def _run_stage(
+    task_name: str,
+    stage: str,
+    arguments: Mapping[str, Any],
+    recall: Sequence[str],
+    action: Action | None,
+) -> Any:
+    garbage.at_work()
     here = session.current()
     job = here.job_of(task_name)
     executor = here.executor

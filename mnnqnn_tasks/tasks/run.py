@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError, StaleInputError
 from mnnqnn_tasks.tasks import executor as executors
-from mnnqnn_tasks.tasks import names, session, signals
+from mnnqnn_tasks.tasks import names, preload, session, signals
 from mnnqnn_tasks.tasks.checks import ModelUnchanged
 from mnnqnn_tasks.tasks.lock import sweep
 from mnnqnn_tasks.tasks.session import Place
@@ -77,9 +75,9 @@ def _prepare() -> None:
 
 
 def _prepare_worker() -> None:
-    """Load what most stages need while the worker waits, or hashes: that needs no interpreter."""
-    if session.current().builds:
-        threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
+    here = session.current()
+    if here.builds:
+        preload.start(here.jobs.values())
 
 
 def _sweep(place: Place) -> None:

@@ -107,19 +107,25 @@ def io_tasks(job: Job) -> Iterator[Task]:
     """Input and output samples of every shape."""
     folder = str(job.model.path)
     wheel = {"MNN wheel": mnn_version()}
+    before: list[str] = []
     for shape in job.model.shapes:
         sample = job.layout.io(shape, "input")
+        name = f"io:{job.name}:{shape}:input"
         yield stage_task(
             job,
-            f"io:{job.name}:{shape}:input",
+            name,
             "io_input",
             {"folder": folder, "shape": shape, "out": sample},
             doc=f"sample inputs of {job.name} for {shape} tokens",
             deps=[job.layout.structure_json],
             targets=[sample],
+            # One after the other: doit starts what becomes ready in no certain order, and two
+            # of these would keep two workers from the cut, which all else waits for.
+            task_dep=before,
             key=stage_key("io", shape=shape, **wheel),
             base=os.path.dirname(sample),
         )
+        before = [name]
     given = samples(job)
     results = [job.layout.io(shape, "output") for shape in job.model.shapes]
     yield stage_task(

@@ -63,6 +63,14 @@ def test_with_an_sdk_all_of_it_is_external(tmp_path: Path) -> None:
     assert "link: external" in done.stdout
 
 
+def test_an_sdk_on_the_command_line_is_kept(tmp_path: Path) -> None:
+    words = ["QNN_SDK_ROOT=/opt/q 1", "python3", "npu/generate_llm_qnn.py", "--model", "m", *CHIP]
+    done = call(tmp_path, "--", *words, "--mnn_path", "b")
+    chain = loaded(tmp_path, done.stdout).toolchain
+    assert (chain.link, chain.qnn_sdk_root) == ("external", Path("/opt/q 1"))
+    assert "NOTE" not in done.stderr
+
+
 def test_without_tools_everything_is_native(tmp_path: Path) -> None:
     for args in (["--"], ["--native", "--"]):
         more = ["--mnn_path", "b"] if "--native" in args else []

@@ -14,6 +14,7 @@ from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError, PipelineError
 from mnnqnn_tasks.files import write_text
+from mnnqnn_tasks.spec.toolchain import SDK_VAR
 from mnnqnn_tasks.tasks.importargs import Imported, import_args
 from mnnqnn_tasks.tasks.reporter import unread_output
 
@@ -73,17 +74,18 @@ class ImportArgs(Command):  # type: ignore[misc]
 
 
 def _import(opt_values: Any, words: list[str]) -> Imported:
-    if doit_cmd._CMDLINE_VARS:  # doit took NAME=VALUE for a variable of its own
-        name, value = next(iter(doit_cmd._CMDLINE_VARS.items()))
+    given = dict(doit_cmd._CMDLINE_VARS or {})  # doit takes NAME=VALUE for its own
+    sdk_root = given.pop(SDK_VAR, "")
+    for name, value in given.items():
         raise PipelineError(
             f"{name}={value} does not belong to an option", todo=f"write --OPTION={name}={value}"
         )
     out = Path(opt_values["out"]) if opt_values["out"] else None
     base = out.parent if out else Path("pipelines")
-    for word in words:
-        if not word.isprintable():  # not UTF-8, or a control character
+    for word in (*words, sdk_root):
+        if word and not word.isprintable():  # not UTF-8, or a control character
             raise PipelineError(f"{word!r} cannot be written into a YAML file")
-    made = import_args(words, base, bool(os.environ.get("QNN_SDK_ROOT")), opt_values["native"])
+    made = import_args(words, base, bool(os.environ.get(SDK_VAR)), opt_values["native"], sdk_root)
     _check(made.text, base)
     if out is not None:
         if os.path.lexists(out) and not opt_values["force"]:

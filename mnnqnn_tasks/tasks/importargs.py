@@ -34,7 +34,9 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def import_args(words: Sequence[str], base: Path, sdk: bool, native: bool) -> Imported:
+def import_args(
+    words: Sequence[str], base: Path, sdk: bool, native: bool, sdk_root: str = ""
+) -> Imported:
     """Make a pipeline of a command line.
 
     Args:
@@ -42,6 +44,7 @@ def import_args(words: Sequence[str], base: Path, sdk: bool, native: bool) -> Im
         base: the folder that the pipeline will lie in; its paths count from there.
         sdk: whether a QAIRT SDK is at hand, so that MNN's flow can be followed to the end.
         native: use no tools, whatever the command says.
+        sdk_root: the SDK that the command line itself names.
 
     Raises:
         PipelineError: when the options are wrong, or ask for what this project does not do.
@@ -78,8 +81,10 @@ def import_args(words: Sequence[str], base: Path, sdk: bool, native: bool) -> Im
     if "vtcm_mb" in given:
         lines.append(f"    vtcm_mb: {given['vtcm_mb']}")
     if tools:
-        lines += _toolchain(given, base, sdk)
-        if not sdk:
+        lines += _toolchain(given, base, sdk or bool(sdk_root))
+        if sdk_root:
+            lines.append(f"  qnn_sdk_root: {_path(sdk_root, base)}")
+        elif not sdk:
             notes.append("QNN_SDK_ROOT is not set: binaries are linked with what pip installs")
     beside = ".." if base.name == "pipelines" else "."
     build = _path(given["cache_path"], base) if "cache_path" in given else _text(f"{beside}/build")

@@ -88,6 +88,19 @@ def test_what_is_asked_for_and_missing_fails(tmp_path: Path) -> None:
     assert "SM8650-v75 of p.yaml: the SDK's QNN links for it" in [f["what"] for f in findings]
 
 
+def test_tools_that_do_not_start(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name, text in ((IO, "#!/bin/sh\nyes | head -c 300000\nkill -11 $$"), (COMPILE, "\0\0")):
+        (tmp_path / "b" / name).write_text(text)
+        (tmp_path / "b" / name).chmod(0o755)
+    code, findings = found(tmp_path, "--mnn_path", "b", "--qnn_sdk_root", "b")
+    assert code == 1
+    missing = [f["what"] for f in findings if f["state"] == "missing" and "usage" in f["what"]]
+    assert [what.split(";")[-1] for what in missing] == [" ended by SIGSEGV", " exit code 127"]
+    notes = [f["what"] for f in findings if f["state"] == "note"]
+    assert len([what for what in notes if what.endswith("is not cached")]) == 2
+
+
 def test_a_broken_pipeline_and_a_wrong_option(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("version: 2\n")
     code, findings = found(tmp_path, "p.yaml")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from doit.cmd_base import Command
 from doit.exceptions import InvalidCommand
 
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.spec.pipeline import Pipeline
 from mnnqnn_tasks.tasks.doctor import MISSING, OK, Finding, examine, wanted
-from mnnqnn_tasks.tasks.reporter import unread_output
+from mnnqnn_tasks.tasks.filecmd import FileCommand
 
 _OPTIONS = (
     {
@@ -41,7 +39,7 @@ _OPTIONS = (
 )
 
 
-class Doctor(Command):  # type: ignore[misc]
+class Doctor(FileCommand):
     """Needs no dodo file; exit code 1 if something that is asked for is missing."""
 
     name = "doctor"
@@ -53,25 +51,23 @@ class Doctor(Command):  # type: ignore[misc]
     )
     cmd_options = _OPTIONS
 
-    def execute(self, opt_values: Any, pos_args: list[str]) -> int:
-        """Called by doit."""
+    def work(self, files: list[str], options: dict[str, Any]) -> int:
+        """See `FileCommand`."""
         found: list[Finding] = []
         pipelines = []
-        for item in _pipelines(pos_args):
+        for item in _pipelines(files):
             if isinstance(item, Finding):
                 found.append(item)
             else:
                 pipelines.append(item)
-        look_at = wanted(pipelines, opt_values["mnn_path"], opt_values["qnn_sdk_root"])
+        look_at = wanted(pipelines, options["mnn_path"], options["qnn_sdk_root"])
         findings = [*examine(look_at), *found]
         good = all(finding.state != MISSING for finding in findings)
-        with unread_output():
-            if opt_values["json"]:
-                value = {"ok": good, "findings": [finding.to_json() for finding in findings]}
-                print(json.dumps(value, indent=1, ensure_ascii=False))
-            else:
-                print("\n".join(_lines(findings, good)))
-            sys.stdout.flush()
+        if options["json"]:
+            value = {"ok": good, "findings": [finding.to_json() for finding in findings]}
+            print(json.dumps(value, indent=1, ensure_ascii=False))
+        else:
+            print("\n".join(_lines(findings, good)))
         return 0 if good else 1
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 OK, MISSING, OPTIONAL, NOTE = "ok", "missing", "not needed", "note"
 
 _GLIBC = (2, 35)
+_TOOLS = "name what the tools use beside themselves in toolchain.tools"
 
 
 @dataclass(frozen=True)
@@ -172,15 +173,17 @@ def _mnn_tools(folders: dict[Path, bool]) -> Iterator[Finding]:
         except MnnqnnError as error:
             yield _trouble(part, bad, error)
         try:
-            path = mnnbuild.compiler(folder)
-            mnnbuild.first_words(path)
-            keys = ", ".join(mnnbuild.features(folder)) or "neither of the optional keys"
+            path = mnnbuild.ask_compiler(folder)
+            keys = ", ".join(mnnbuild.features(folder)) or "none of the optional keys"
             yield Finding(part, OK, f"{path} reads {keys}")
             if not mnnbuild.writes_sources(folder):
                 words = f"{folder}: MNN was built without QNN conversion, so no graph is written"
                 yield Finding(part, bad, words, mnnbuild.BUILD)
         except MnnqnnError as error:
             yield _trouble(part, bad, error)
+        if not mnnbuild.consists_of(folder)[1]:
+            words = f"{folder}: a tool is a script or lacks a library: what it makes is not cached"
+            yield Finding(part, NOTE, words, _TOOLS)
 
 
 def _sdks(folders: dict[Path, bool]) -> Iterator[Finding]:
@@ -197,6 +200,9 @@ def _sdks(folders: dict[Path, bool]) -> Iterator[Finding]:
             yield Finding(part, bad, f"there is no folder {folder}", "correct qnn_sdk_root")
             continue
         yield Finding(part, OK, f"{folder}, version {found.version() or 'not said'}")
+        if found.version() is None:
+            words = "without a version, what its tools make is not cached"
+            yield Finding(part, NOTE, words, _TOOLS)
         for path in found.missing():
             yield Finding(part, bad, f"there is no {path}", f"unpack the SDK again: {sdk.PAGE}")
         if archs := found.archs():

@@ -10,13 +10,13 @@ print how they want to be called.
 from __future__ import annotations
 
 import mmap
-import subprocess
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from mnnqnn_tasks.errors import ToolError, ToolMissing
 from mnnqnn_tasks.toolchain.external import loads
-from mnnqnn_tasks.toolchain.external.runner import check_program
+from mnnqnn_tasks.toolchain.external.runner import Runner, check_program
 
 COMPILE = "compilefornpu"
 #: Newer first: MNN's own script uses it where it exists.
@@ -27,6 +27,7 @@ BUILD = (
     "-DMNN_BUILD_TOOLS=ON -DMNN_BUILD_LLM=ON (docs/inference/npu.md in MNN)"
 )
 _ASK_SECONDS = 30
+_SHOWN = 12
 #: What only a library has that can write QNN graph sources.
 _CONVERTER = b"QnnModel_composeGraphs"
 #: Keys of ``qnn.json`` that not every version reads.
@@ -67,50 +68,54 @@ def io_tools(folder: Path) -> list[IoTool]:
 
 
 def _ask(path: Path) -> IoTool:
-    usage = first_words(path)
+    usage, end = first_words(path)
     words = usage.lower()
     if "inputjson" in words:
         return IoTool(path, True)
     if "outputdir" in words:
         return IoTool(path, False)
-    raise ToolError(
+    raise _no_usage(path, usage, end, "io: native needs no tool")
+
+
+def ask_compiler(folder: Path) -> Path:
+    """``compilefornpu``, which is there and starts.
+
+    Raises:
+        ToolMissing: it is not there, not executable, or does not find its libraries.
+        ToolError: it does not say how it wants to be called.
+    """
+    path = compiler(folder)
+    usage, end = first_words(path)
+    if "usage" not in usage.lower():
+        raise _no_usage(path, usage, end, f"{BUILD}; or partition: native")
+    return path
+
+
+def _no_usage(path: Path, usage: str, end: str, todo: str) -> ToolError:
+    return ToolError(
         "the tool does not say how it wants to be called",
         where=str(path),
-        why="started without arguments, it should print its usage",
-        todo="io: native needs no tool",
-        tail=usage or None,
+        why=f"started without arguments, it should print its usage; {end}",
+        todo=todo,
+        tail="\n".join(usage.splitlines()[:_SHOWN]) or None,
     )
 
 
-def first_words(path: Path) -> str:
-    """What a tool prints when it is started without arguments.
+def first_words(path: Path) -> tuple[str, str]:
+    """What a tool prints when it is started without arguments, and how it ended.
 
     Raises:
-        ToolMissing: it is not there, not executable, or not for this machine.
-        ToolError: it does not end.
+        ToolMissing: it is not there, not executable, or does not find its libraries.
     """
-    check_program(str(path))
-    try:
-        done = subprocess.run(
-            [str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_ASK_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        raise ToolMissing("the tool cannot be started", where=str(path), why=error.strerror) from (
-            error
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ToolError(
-            "the tool does not end when it is asked for its usage", where=str(path)
-        ) from error
-    text = done.stdout.decode("utf-8", "replace").strip()
+    text, end = Runner(str(path), Path(os.devnull), _ASK_SECONDS).ask(path)
     if "error while loading shared libraries" in text:
-        raise ToolMissing("the tool does not find its libraries", where=str(path), why=text)
-    return text
+        raise ToolMissing(
+            "the tool does not find its libraries",
+            where=str(path),
+            why=text,
+            todo="set LD_LIBRARY_PATH to the folder that they are in",
+        )
+    return text, end
 
 
 def compiler(folder: Path) -> Path:

@@ -7,6 +7,7 @@ that it should have made, and `Runner` for the lines in which MNN says that it d
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import selectors
@@ -32,6 +33,8 @@ _PIECE = 1 << 16
 _WIDTH = 400
 #: A tool that prints without end must not fill the disk.
 _LONGEST_LOG = 64 << 20
+#: As much of what a program prints about its arguments is looked at.
+_USAGE = 1 << 16
 
 #: Escape sequences and other control characters: a message must not act on the terminal.
 _CONTROL = re.compile(
@@ -48,6 +51,7 @@ class _Output:
 
     log: BinaryIO
     live: str | None
+    most: int = _LONGEST_LOG
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
     fault: faults.Fault | None = None
     faults: int = 0
@@ -56,7 +60,7 @@ class _Output:
 
     def feed(self, data: bytes) -> None:
         """Take what came."""
-        if room := max(0, _LONGEST_LOG - self.size):
+        if room := max(0, self.most - self.size):
             self.log.write(data[:room])
             self.log.flush()
         self.size += len(data)
@@ -73,8 +77,8 @@ class _Output:
         """Nothing more will come."""
         if self._rest:
             self._feed(b"\n")
-        if self.size > _LONGEST_LOG:
-            cut = f"\n# {self.size - _LONGEST_LOG} bytes more are left out; the last lines:\n"
+        if self.size > self.most:
+            cut = f"\n# {self.size - self.most} bytes more are left out; the last lines:\n"
             self.log.write(f"{cut}{chr(10).join(self.tail)}\n".encode())
 
     def _line(self, line: str) -> None:
@@ -142,7 +146,7 @@ class Runner:
             with open(self.log, "ab" if append else "wb") as log:
                 log.write(f"$ cd {shlex.quote(str(cwd))}\n$ {shlex.join(argv)}\n".encode())
                 log.flush()
-                output = _Output(log, self.label if self.live else None)
+                output = _Output(log, self.label if self.live else None, _LONGEST_LOG)
                 started = time.monotonic()
                 code = self._wait(argv, cwd, env, deep_stack, output)
                 spent = time.monotonic() - started
@@ -150,6 +154,17 @@ class Runner:
         tail = "\n".join(output.tail)
         self._judge(name, code, output, tail)
         return tail
+
+    def ask(self, program: Path) -> tuple[str, str]:
+        """What a program prints when it is started without arguments, and how it ended.
+
+        Raises:
+            ToolMissing: as `run`.
+        """
+        check_program(str(program))
+        heard = io.BytesIO()
+        code = self._wait([str(program)], Path("/"), None, False, _Output(heard, None, _USAGE))
+        return heard.getvalue().decode("utf-8", "replace").strip(), _ending(code)
 
     def _wait(
         self,

@@ -75,10 +75,16 @@ def become_gone(pids: set[int]) -> bool:
 
 
 @contextlib.contextmanager
-def program(*args: str, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def program(
+    *args: str, env: dict[str, str], blind: Blind | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", "-m", "dask", *args]
+    if blind is not None:
+        command, env = blind.command(command), blind.env(env)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "dask", *args],
+        command,
         env={**os.environ, "PYTHONPATH": str(REPO), **env},
+        cwd="/",
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -88,6 +94,57 @@ def program(*args: str, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+#: Hides a folder from a program, its notes from nobody: a mount namespace does it where that
+#: is permitted, and Python's own view of files everywhere.
+_BLIND = """
+import os, sys
+
+def _look(event, args):
+    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.link"):
+        for path in args[:2]:
+            if str(path).startswith(os.environ["HIDDEN"]):
+                os.write(_NOTE, f"{path}\\n".encode())
+                raise FileNotFoundError(2, "hidden", str(path))
+
+_NOTE = os.open(os.environ["HIDDEN_NOTE"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+sys.addaudithook(_look)
+for _folder in sys.path:
+    _next = os.path.join(_folder, "sitecustomize.py")
+    if os.path.exists(_next) and not os.path.samefile(_next, __file__):
+        exec(open(_next).read())
+        break
+"""
+
+
+class Blind:
+    """Programs that do not see the folder ``hidden``."""
+
+    def __init__(self, folder: Path, hidden: Path) -> None:
+        self._hidden = hidden
+        self._note = folder / "looked for"
+        (folder / "hook").mkdir(parents=True)
+        (folder / "hook" / "sitecustomize.py").write_text(_BLIND, "utf-8")
+        self._hook = folder / "hook"
+
+    def env(self, env: dict[str, str]) -> dict[str, str]:
+        path = os.pathsep.join([str(self._hook), env.get("PYTHONPATH", str(REPO))])
+        told = {"HIDDEN": str(self._hidden), "HIDDEN_NOTE": str(self._note)}
+        return {**env, **told, "PYTHONPATH": path}
+
+    def command(self, command: list[str]) -> list[str]:
+        """``command`` in a namespace of its own, in which the folder is empty."""
+        own = [] if os.geteuid() == 0 else ["--map-root-user"]
+        space = ["unshare", "--mount", *own, "--"]
+        if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
+            return command
+        script = 'mount -t tmpfs none "$0" && exec "$@"'
+        return [*space, "sh", "-c", script, str(self._hidden), *command]
+
+    def looked_for(self) -> set[str]:
+        """What they tried to open in it."""
+        return set(self._note.read_text("utf-8").splitlines())
 
 
 class Cluster:
@@ -107,7 +164,9 @@ class Cluster:
             yield cls(folder, json.loads(note.read_text())["address"])
 
     @contextlib.contextmanager
-    def workers(self, *environments: dict[str, str]) -> Iterator[list[subprocess.Popen[str]]]:
+    def workers(
+        self, *environments: dict[str, str], blind: Blind | None = None
+    ) -> Iterator[list[subprocess.Popen[str]]]:
         """Workers of one thread, one per environment; all are there when the block begins."""
         from distributed import Client
 
@@ -115,7 +174,7 @@ class Cluster:
         options += ["--local-directory", str(self.folder), "--memory-limit", "0"]
         with contextlib.ExitStack() as stack:
             started = [
-                stack.enter_context(program("worker", self.address, *options, env=env))
+                stack.enter_context(program("worker", self.address, *options, env=env, blind=blind))
                 for env in environments
             ]
             with Client(self.address, set_as_default=False) as client:

@@ -50,7 +50,7 @@ class RemoteStore:
         url: ``s3://BUCKET/FOLDER``, ``gs://``, ``file://``, ``memory://``, ``http(s)://``.
         read_only: nothing is written; always so for ``http(s)``.
         timeout: seconds without an answer, or without progress, after which an operation
-            is given up.
+            is given up; also an attribute.
 
     Raises:
         ToolMissing: a package that the protocol needs is not installed.
@@ -63,7 +63,7 @@ class RemoteStore:
         self._scheme = url.partition("://")[0].lower()
         self._protocol = PROTOCOLS.get(self._scheme, Protocol())
         self.read_only = read_only or not self._protocol.writable
-        self._timeout = timeout
+        self.timeout = timeout
         self._opened: tuple[int, Any, str] | None = None
         require(self._scheme, self._protocol)
 
@@ -162,10 +162,9 @@ class RemoteStore:
 
         def send(content: tuple[str, int]) -> int:
             digest, size = content
-            path = self._path("objects", digest)
-            if size >= PIECE and self._size(path) == size:
-                return 0
-            self._put(path, sources[digest], size)
+            if size >= PIECE:
+                return self.add(digest, size, sources[digest])
+            self._put(self._path("objects", digest), sources[digest], size)
             return size
 
         self.open()
@@ -174,6 +173,24 @@ class RemoteStore:
         goal = self._path("actions", entry.key)
         self._write(goal, len(data), lambda fs, path, _: fs.pipe_file(path, data))
         return sent
+
+    def add(self, sha256: str, size: int, source: Path) -> int:
+        """Add a content that may be there already.
+
+        Args:
+            source: a file with it.
+
+        Returns:
+            How many bytes were sent.
+
+        Raises:
+            RemoteTrouble: the remote does not work, or is read-only.
+        """
+        path = self._path("objects", sha256)
+        if self._size(path) == size:
+            return 0
+        self._put(path, source, size)
+        return size
 
     def drop_entry(self, key: str) -> bool:
         """Delete an entry; False if that did not work."""
@@ -293,7 +310,7 @@ class RemoteStore:
             return work(fs, beat)
 
         try:
-            return patiently(run, self._timeout * patience + extra)
+            return patiently(run, self.timeout * patience + extra)
         except FileNotFoundError as error:
             if _is_no_bucket(error):
                 raise RemoteTrouble("there is no such bucket") from error
@@ -312,7 +329,7 @@ class RemoteStore:
         if self._opened is None or self._opened[0] != os.getpid():
             import fsspec
 
-            options = dict(library_options(self._protocol, self._timeout))
+            options = dict(library_options(self._protocol, self.timeout))
             fs, root = fsspec.url_to_fs(
                 self.url, skip_instance_cache=True, use_listings_cache=False, **options
             )

@@ -308,6 +308,18 @@ class Cache:
             sources = {digest: self.local.object_path(digest) for digest in sources}
         return self._ask(lambda remote: remote.write(entry, sources) >= 0, False)
 
+    # Sharing what is no result
+
+    @property
+    def shared(self) -> RemoteStore | None:
+        """The remote store, if it works and takes something in."""
+        return self.remote if self._sends() else None
+
+    def leave_out(self, error: RemoteTrouble) -> None:
+        """The remote store does not work: it is not asked any more in this run."""
+        assert self.remote is not None
+        self._reports.left_out(self.remote.name, error)
+
     # Upkeep
 
     def stats(self) -> upkeep.Stats | None:

@@ -74,6 +74,25 @@ def _lock(fd: int, *, wait: bool) -> bool | None:
     return True
 
 
+@contextlib.contextmanager
+def turn(path: Path) -> Iterator[BinaryIO]:
+    """Wait until no other process or thread is in a block for the same ``path``.
+
+    Gives the file, open for reading and appending; it stays.  Where the file system has no
+    locks, nobody waits.
+
+    Raises:
+        DiskError: when the file system refuses.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(path, "a+b")  # noqa: SIM115  # closed below, which gives the lock back
+    with stream:
+        with disk_errors(path):
+            _lock(stream.fileno(), wait=True)
+        yield stream
+
+
 def sweep(path: str) -> bool:
     """Delete a temporary file that no living process owns.
 

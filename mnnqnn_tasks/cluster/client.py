@@ -9,12 +9,13 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from mnnqnn_tasks.cache.once import Once
 from mnnqnn_tasks.cluster import request as said
 from mnnqnn_tasks.cluster.identity import differences, identity
+from mnnqnn_tasks.cluster.parcel import Parcel
 from mnnqnn_tasks.cluster.request import Answer, Request
 from mnnqnn_tasks.errors import ClusterError, NativeCrash
 from mnnqnn_tasks.toolchain.work import Work
@@ -40,9 +41,25 @@ def prepare() -> None:
     identity()
 
 
+#: How often a stage is asked for: without a parcel, with one, and when contents were lacking.
+_ASKS = 4
+
 #: What a worker evaluates.  Named by text, and given bytes: the scheduler needs no mnnqnn to
 #: understand it, and a worker without one can say so.
 _CALL = "__import__('mnnqnn_tasks.cluster.worker').cluster.worker.run_remote(payload)"
+
+
+class Courier(Protocol):
+    """Brings a stage's inputs to workers that do not see our files, and the result back."""
+
+    def pack(self) -> Parcel:
+        """Put the inputs into a store."""
+
+    def send_again(self, parcel: Parcel, digests: Iterable[str]) -> None:
+        """Put those there that were not found."""
+
+    def unpack(self, kept: said.Kept) -> Work:
+        """Put the result in place."""
 
 
 class RemoteError(Exception):
@@ -61,14 +78,21 @@ class Scheduler:
         self._client: Any = None
         self._unreachable = Once()
         self._lonely = Once()
+        self._apart = Once()  # there are workers that do not see our files
 
     def run(
-        self, stage: str, arguments: Mapping[str, Any], probes: Mapping[str, str | None]
+        self,
+        stage: str,
+        arguments: Mapping[str, Any],
+        probes: Mapping[str, str | None],
+        courier: Courier | None = None,
     ) -> Work:
         """Have a stage done by a Dask worker; one that is lost costs another try.
 
         Args:
-            probes: files that a worker must see, see `Request`.
+            probes: files that a worker sees if it sees ours, see `Request`.
+            courier: for workers that do not.  They are found out by asking; from then on
+                a parcel goes along, and a worker that needs none leaves it.
 
         Raises:
             MnnqnnError: what the stage raised.
@@ -76,10 +100,23 @@ class Scheduler:
             NativeCrash: the stage brought several workers down.
             MemoryError, RemoteError: as at the other end.
         """
-        answer, worker = self._ask(Request(stage, arguments, identity(), probes))
-        if isinstance(answer, said.Done):
-            _wait_for(answer.sizes)
-            return answer.work
+        parcel = courier.pack() if courier is not None and self._apart.claimed else None
+        for attempt in range(_ASKS):
+            answer, worker = self._ask(Request(stage, arguments, identity(), probes, parcel))
+            if isinstance(answer, said.Done):
+                _wait_for(answer.sizes)
+                return answer.work
+            if isinstance(answer, said.Kept) and courier is not None:
+                return courier.unpack(answer)
+            if courier is None or attempt + 1 == _ASKS:
+                break
+            if isinstance(answer, said.Unshared):
+                self._apart.claim()
+                parcel = courier.pack()
+            elif isinstance(answer, said.Lacking) and parcel is not None:
+                courier.send_again(parcel, answer.digests)
+            else:
+                break
         raise _error(answer, worker)
 
     def _ask(self, request: Request) -> tuple[Answer, str]:
@@ -205,7 +242,22 @@ def _error(answer: Answer, worker: str) -> Exception:
             where=worker,
             why=f"{answer.path} is not there, or another file",
             todo="put the model and build folders on a file system that all workers have, "
-            "under the same path",
+            "under the same path; or name a remote cache that all can write to: cache.remote",
+        )
+    if isinstance(answer, said.NoStore):
+        return ClusterError(
+            "a Dask worker cannot use the remote cache",
+            where=worker,
+            why=answer.why,
+            todo="give it access there (packages, credentials and endpoint are taken from its "
+            "own environment), or let it see the build folder",
+        )
+    if isinstance(answer, said.Lacking):
+        return ClusterError(
+            "a Dask worker does not find in the remote cache what was put there",
+            where=worker,
+            why=f"content {answer.digests[0][:12]} is missing or damaged",
+            todo="look at the store, and whether the worker's is the same one; then run again",
         )
     if isinstance(answer, said.Unforeseen):
         error = RemoteError(f"{answer.text} (on the Dask worker {worker})")

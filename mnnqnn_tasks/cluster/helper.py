@@ -4,6 +4,9 @@ A Dask worker runs tasks on threads, and a thread cannot be ended.  This process
 all that it started: it leads a process group, and kills that when its standard input is
 closed, which happens however the Dask worker ends.
 
+A helper that is ended leaves no files behind, and those of a dead worker take its whole
+folder away.
+
 It talks over a socket: pickled `Request` and `Answer`.
 """
 
@@ -11,17 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socketpair
 
+from mnnqnn_tasks.cluster.apart import perform_apart, work_folder
 from mnnqnn_tasks.cluster.identity import identity
 from mnnqnn_tasks.cluster.request import (
     Answer,
@@ -44,16 +50,21 @@ _LOOK = 0.1
 
 
 class Helper:
-    """A helper process, as the Dask worker sees it."""
+    """A helper process, as the Dask worker sees it.
 
-    def __init__(self) -> None:
+    Args:
+        scratch: a folder for all helpers of the worker; need not exist.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
         ours, theirs = socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as this object
         self._channel = Connection(ours.detach())
         paths = [_PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(scratch)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
@@ -112,17 +123,21 @@ class Helper:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait()
+        code = self._process.wait()
+        shutil.rmtree(work_folder(self._scratch, self._process.pid), ignore_errors=True)
+        return code
 
 
-def answer(request: Request) -> Answer:
-    """Do what the request asks for, in this process."""
+def answer(request: Request, scratch: Path) -> Answer:
+    """Do what the request asks for, in this process; ``scratch`` is for `perform_apart`."""
     if dict(request.identity) != identity():
         return Differs(identity())
-    for path, content in request.probes.items():
-        if not _seen(path, content):
-            return Unshared(path)
+    hidden = [path for path, content in request.probes.items() if not _seen(path, content)]
+    if hidden and request.parcel is None:
+        return Unshared(hidden[0])
     try:
+        if hidden and request.parcel is not None:
+            return perform_apart(request.stage, request.parcel, scratch)
         work = perform(request.stage, request.arguments)
         return Done(work, {path: os.stat(path).st_size for path in work.made})
     except MnnqnnError as error:
@@ -142,24 +157,33 @@ def _seen(path: str, content: str | None) -> bool:
         return False
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int, scratch: Path) -> None:
     """Wait for the end of standard input; nobody writes to it."""
     while os.read(0, 1):
         pass
+    # A worker that lives has its files yet, and kills this process in a moment.
+    deadline = time.monotonic() + _LOOK
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(_LOOK / 20)
+    if os.getppid() != parent:
+        gone = scratch.with_name(scratch.name + "-gone")  # for those that still write to it
+        with contextlib.suppress(OSError):
+            os.rename(scratch, gone)
+        shutil.rmtree(gone, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """Program; its argument is the socket's descriptor."""
+    """Program; its arguments are the socket's descriptor and the scratch folder."""
+    scratch = Path(sys.argv[2])
     channel = Connection(int(sys.argv[1]))
     os.set_inheritable(channel.fileno(), False)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    while True:
-        try:
-            request = channel.recv()
-        except EOFError:
-            os.killpg(0, signal.SIGKILL)
-        channel.send(answer(request))
+    end = threading.Thread(target=_die_with_parent, args=(os.getppid(), scratch), daemon=True)
+    end.start()
+    with contextlib.suppress(EOFError, OSError):  # the worker is no more
+        while True:
+            channel.send(answer(channel.recv(), scratch))
+    end.join()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mnnqnn_tasks.cache.entry import Entry
+from mnnqnn_tasks.cluster.parcel import Parcel
 from mnnqnn_tasks.errors import MnnqnnError
 from mnnqnn_tasks.toolchain.work import Work
 
@@ -19,12 +21,14 @@ class Request:
         identity: of the end that asks, see `identity`.
         probes: files that are there if the file system is shared, with their content;
             ``None`` stands for any.
+        parcel: how a worker can do it that does not see them; ``None`` if none can.
     """
 
     stage: str
     arguments: Mapping[str, Any]
     identity: Mapping[str, str]
     probes: Mapping[str, str | None]
+    parcel: Parcel | None = None
 
 
 @dataclass(frozen=True)
@@ -69,4 +73,27 @@ class Unshared:
     path: str
 
 
-Answer = Done | Failed | NoMemory | Unforeseen | Differs | Unshared
+@dataclass(frozen=True)
+class Kept:
+    """The stage of a parcel is done, its result in the store; see `Work` for the numbers."""
+
+    entry: Entry
+    seconds: float
+    peak: int
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """The store of a parcel does not have contents with these digests, or has others."""
+
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoStore:
+    """The other end cannot use the store of a parcel; ``why`` in a few words."""
+
+    why: str
+
+
+Answer = Done | Kept | Failed | NoMemory | Unforeseen | Differs | Unshared | Lacking | NoStore

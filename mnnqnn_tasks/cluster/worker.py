@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.cluster.helper import Helper
@@ -28,7 +29,7 @@ def run_remote(payload: bytes) -> bytes:
     request: Request = pickle.loads(payload)
     worker = get_worker()
     key = worker.get_current_task()
-    helper = _take()
+    helper = _take(Path(worker.local_directory, "mnnqnn"))
     said = helper.ask(request, lambda: _wanted(worker, key))
     if isinstance(said, Differs):
         helper.end()  # the next one reads the code anew: it may be brought up to date
@@ -38,14 +39,14 @@ def run_remote(payload: bytes) -> bytes:
     return pickle.dumps((said, worker.address))
 
 
-def _take() -> Helper:
+def _take(scratch: Path) -> Helper:
     with _lock:
         while _idle:
             helper = _idle.pop()
             if helper.usable:
                 return helper
             helper.end()
-    return Helper()
+    return Helper(scratch)
 
 
 def _wanted(worker: Any, key: object) -> bool:

@@ -69,9 +69,9 @@ def _run_stage(
         begin = time.monotonic()
         done: Work | None = None
 
-        def work() -> cached.Outcome:
+        def work(goal: cached.Goal | None) -> cached.Outcome:
             nonlocal done
-            done = executor.perform(task_name, job, stage, arguments)
+            done = executor.perform(task_name, job, stage, arguments, goal)
             return done.made, done.values
 
         (made, values), how = cached.through(cache, job, action, work)
@@ -81,7 +81,8 @@ def _run_stage(
         record = packing.record(made, digests, job.layout.blobs, blobs)
         seconds = round(time.monotonic() - begin, 3) if done is None else done.seconds
         if cache is not None and action is not None and how["outcome"] == "miss":
-            cached.keep(cache, job, action, how["key"], record, values, seconds)
+            if done is None or not done.kept:
+                cached.keep(cache, job, action, how["key"], record, values, seconds)
         elif cache is not None and stage in ("bundle", "genie.bundle"):
             from mnnqnn_tasks.tasks import exports
 

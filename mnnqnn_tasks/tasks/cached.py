@@ -51,6 +51,15 @@ class Action:
         return action_key(self.stage, {"key": dict(self.key), "reads": inputs})
 
 
+@dataclass(frozen=True)
+class Goal:
+    """Where the result of an action belongs: under ``key`` in a cache."""
+
+    cache: Cache
+    action: Action
+    key: str
+
+
 def take(cache: Cache, job: Job | GenieJob, action: Action, key: str) -> Outcome | None:
     """The result of an action from the cache, put in place; ``None`` if it must be done.
 
@@ -91,20 +100,22 @@ def through(
     cache: Cache | None,
     job: Job | GenieJob,
     action: Action | None,
-    work: Callable[[], Outcome],
+    work: Callable[[Goal | None], Outcome],
 ) -> tuple[Outcome, dict[str, Any]]:
     """The result of an action, from the cache or by ``work``; what became of it.
+
+    ``work`` is told where its result belongs, if it belongs into the cache.
 
     The second value is what a task's record has as ``cache``: ``outcome`` (``hit``,
     ``miss`` or ``off``) and ``key``.
     """
     if cache is None or action is None:
-        return work(), {"outcome": "off", "key": None}
+        return work(None), {"outcome": "off", "key": None}
     try:
         key = action.digest()
     except OSError:  # the stage meets the same trouble and knows what to say
-        return work(), {"outcome": "off", "key": None}
+        return work(None), {"outcome": "off", "key": None}
     taken = take(cache, job, action, key)
     if taken is not None:
         return taken, {"outcome": "hit", "key": key}
-    return work(), {"outcome": "miss", "key": key}
+    return work(Goal(cache, action, key)), {"outcome": "miss", "key": key}

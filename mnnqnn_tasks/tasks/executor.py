@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnnqnn_tasks.errors import MnnqnnError, ToolMissing
 from mnnqnn_tasks.files import TEMP_PREFIX, disk_errors, write_bytes
-from mnnqnn_tasks.tasks import session
+from mnnqnn_tasks.tasks import cached, session
 from mnnqnn_tasks.tasks.session import GenieJob, Job, Place
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class Executor:
         try:
             for job in self._jobs:
                 self._write_probe(job.place)
-            pid = self._start_local(self._jobs[0].place) if None in named else None
+            self._make_folder(self._jobs[0].place)
+            pid = self._start_local() if None in named else None
         except MnnqnnError as error:  # nobody listens before a fork: the tasks tell
             self._trouble = error
             return None
@@ -110,19 +111,30 @@ class Executor:
             write_bytes(path, self._token.encode(), durable=False)
             self._probes[place.build_dir] = path
 
-    def _start_local(self, place: Place) -> int:
-        from mnnqnn_tasks.cluster.local import LocalScheduler
-
+    def _make_folder(self, place: Place) -> None:
         # In the build folder, where the next run sweeps if this one is killed.
         with disk_errors(place.state):
             self._folder = tempfile.TemporaryDirectory(prefix=TEMP_PREFIX, dir=place.state)
+
+    def _start_local(self) -> int:
+        from mnnqnn_tasks.cluster.local import LocalScheduler
+
+        assert self._folder is not None
         self._local = LocalScheduler(self._processes, Path(self._folder.name))
         return self._local.pid
 
     def perform(
-        self, task: str, job: Job | GenieJob, stage: str, arguments: Mapping[str, Any]
+        self,
+        task: str,
+        job: Job | GenieJob,
+        stage: str,
+        arguments: Mapping[str, Any],
+        goal: cached.Goal | None = None,
     ) -> Work:
         """Do a stage of ``task``, here or there.
+
+        ``goal`` is where its result belongs; through its remote cache go the files of
+        workers that do not see ours.
 
         Raises:
             MnnqnnError: what the stage raises, and `ClusterError`.
@@ -140,7 +152,11 @@ class Executor:
         here = job.pipeline.scheduler is None
         # Memory of other machines is their scheduler's business.
         with session.current().admitted(task, needed(stage, arguments) if here else 0):
-            return self._scheduler(job).run(stage, arguments, self._seen_by_all(job))
+            from mnnqnn_tasks.tasks.courier import courier
+
+            assert self._folder is not None
+            way = courier(job, stage, arguments, goal, Path(self._folder.name))
+            return self._scheduler(job).run(stage, arguments, self._seen_by_all(job), way)
 
     def _scheduler(self, job: Job) -> Scheduler:
         from mnnqnn_tasks.cluster.client import Scheduler

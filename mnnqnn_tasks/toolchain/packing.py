@@ -89,9 +89,14 @@ def pack(base: str, store: str, record: Record, values: Mapping[str, Any]) -> Pa
     return Packed(files, digests, said)
 
 
+def is_blob(name: str) -> bool:
+    """Whether the file of that name in an entry is a blob."""
+    return name.startswith(_BLOBS)
+
+
 def place(base: str, store: str, name: str) -> Path:
     """Where the file of a name in an entry belongs."""
-    if name.startswith(_BLOBS):
+    if is_blob(name):
         return Path(store, name.removeprefix(_BLOBS))
     return Path(base, name)
 
@@ -102,11 +107,11 @@ def unpack(base: str, store: str, entry: Entry) -> tuple[list[str], dict[str, An
     Raises:
         DiskError: a link cannot be made.
     """
-    own = [file.name for file in entry.files if not file.name.startswith(_BLOBS)]
+    own = [file.name for file in entry.files if not is_blob(file.name)]
     made = [str(place(base, store, name)) for name in own]
     made += _link(base, store, entry)
     values = {name: value for name, value in entry.values.items() if name != _LINKS}
-    blobs = [f.name.removeprefix(_BLOBS) for f in entry.files if f.name.startswith(_BLOBS)]
+    blobs = [f.name.removeprefix(_BLOBS) for f in entry.files if is_blob(f.name)]
     if blobs:
         from mnnqnn_tasks.translate import blobstore
 

@@ -27,12 +27,14 @@ class Work:
         values: what the task database keeps.
         seconds: how long it took, without any waiting.
         peak: bytes of memory of the largest process that did it.
+        kept: the result is in the cache already.
     """
 
     made: list[str]
     values: dict[str, Any]
     seconds: float
     peak: int
+    kept: bool = False
 
 
 def perform(stage: str, arguments: Mapping[str, Any]) -> Work:

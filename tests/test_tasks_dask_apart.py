@@ -1,0 +1,178 @@
+"""Stages done by Dask workers that do not see the build folder, through the remote cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cache_stores import s3_server
+from dask_cluster import Blind, Cluster, sticking, stuck_at
+from tasks_project import Project, exported
+from test_tasks_dask import SIX, batch
+
+from mnnqnn_tasks.files import TEMP_PREFIX
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster.started(tmp_path_factory.mktemp("dask")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return exported(tmp_path_factory.mktemp("done") / "p").tree()
+
+
+def through(url: str, **more: str) -> dict[str, str]:
+    """Environment of a run without a local store."""
+    return {
+        "MNNQNN_CACHE": "on",
+        "MNNQNN_CACHE_DIR": "off",
+        "MNNQNN_CACHE_REMOTE": url,
+        **more,
+    }
+
+
+def scratch(cluster: Cluster, workers: int) -> list[Path]:
+    """Where workers have our files, once there are so many of them."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = sorted(cluster.folder.rglob("mnnqnn*"))
+        if len(found) == workers or time.monotonic() > deadline:
+            assert len(found) == workers, found
+            return found
+        time.sleep(0.02)
+
+
+def test_one_model(tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    remote = tmp_path / "remote"
+    blind = Blind(tmp_path / "blind", project.root)
+    with cluster.workers({}, blind=blind):
+        result = project.doit("-n", "2", "export_qnn", env=through(remote.as_uri()))
+        assert result.code == 0 and "WARNING" not in result.text, result.text
+        (own,) = scratch(cluster, 1)
+        assert [path.name for path in own.iterdir()] == ["store"]
+        weights = (project.model / "llm.mnn.weight").stat().st_size
+        held = [path.stat().st_size for path in (own / "store" / "objects").rglob("*/*")]
+        assert held.count(weights) == 1, "the weights came once"
+        # Of our folder they have looked for the probe alone, and that was not there.
+        assert blind.looked_for() == {str(project.root / "build" / ".mnnqnn" / "probe")}
+        assert project.tree() == wanted
+    scratch(cluster, 0)
+    assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
+    again = project.doit("export_qnn", env=through(remote.as_uri()))
+    assert (again.code, again.ran) == (0, set()), again.text
+    other = Project.create(tmp_path / "other")
+    result = other.doit("export_qnn", env=through(remote.as_uri()))
+    assert result.ran == {"bundle:m:a"} and other.tree() == wanted, "entries as any others"
+
+
+@pytest.mark.slow
+def test_six_models_and_a_worker_that_is_killed(tmp_path: Path, cluster: Cluster) -> None:
+    local = batch(tmp_path / "local")
+    result = local.doit("export_qnn")
+    assert result.code == 0, result.text
+    _six(tmp_path, cluster, local, (tmp_path / "remote").as_uri(), {})
+
+
+@pytest.mark.slow
+def test_six_models_and_a_server(tmp_path: Path, cluster: Cluster) -> None:
+    local = batch(tmp_path / "local")
+    result = local.doit("export_qnn")
+    assert result.code == 0, result.text
+    with s3_server("bucket") as environ:
+        _six(tmp_path, cluster, local, "s3://bucket/the team", environ)
+
+
+def _six(
+    tmp_path: Path, cluster: Cluster, local: Project, url: str, environ: dict[str, str]
+) -> None:
+    project = batch(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    blind = Blind(tmp_path / "blind", project.root)
+    env = sticking(tmp_path / "stuck", "/targets/a/graph")
+    args = ("-n", "4", "export_qnn")
+    both = ({**environ, **env}, environ)
+    with (
+        cluster.workers(*both, blind=blind) as (victim, _),
+        project.start(*args, env=through(url, **environ)) as run,
+    ):
+        stuck_at(tmp_path / "stuck", run)
+        scratch(cluster, 2)
+        victim.kill()
+        text, _ = run.communicate(timeout=600)
+        assert run.returncode == 0, text
+        scratch(cluster, 1)
+    assert "WARNING" not in text and "Traceback" not in text
+    assert project.tree() == local.tree()
+    assert {name.partition("/")[0] for name in project.tree()} == set(SIX)
+    assert {Path(path).name for path in blind.looked_for()} == {"probe"}
+    assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
+    again = project.doit("export_qnn", env=through(url, **environ))
+    assert (again.code, again.ran) == (0, set()), again.text
+
+
+def test_a_store_that_takes_nothing_in(tmp_path: Path, cluster: Cluster) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    remote = tmp_path / "remote"
+    blind = Blind(tmp_path / "blind", project.root)
+    with cluster.workers({}, blind=blind):
+        env = through(remote.as_uri(), MNNQNN_CACHE_READ_ONLY="on")
+        result = project.doit("export_qnn", env=env)
+        assert result.code == 1 and "Traceback" not in result.text, result.text
+        assert "does not see the files" in result.text and "cache.remote" in result.text
+
+
+@pytest.mark.slow
+def test_a_store_that_is_damaged_or_gone(
+    tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]
+) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    remote = tmp_path / "remote"
+    blind = Blind(tmp_path / "blind", project.root)
+    with cluster.workers({}, blind=blind):
+        (tmp_path / "file").write_text("")
+        result = project.doit("export_qnn", env=through((tmp_path / "file" / "x").as_uri()))
+        assert result.code == 1 and "Traceback" not in result.text, result.text
+        assert "is left out" in result.text
+
+        # What a run put there is damaged before a worker reads it: it is sent again.
+        weights = (project.model / "llm.mnn.weight").read_bytes()
+        _damaged(remote, weights)
+        result = project.doit("export_qnn", env=through(remote.as_uri()))
+        assert result.code == 0, result.text
+        assert project.tree() == wanted
+        assert _content(remote, weights).read_bytes() == weights
+
+        # A stage that fails speaks of the folder that the user knows.
+        (project.build / "targets" / "a" / "graph0.bin").unlink()
+        net = project.build / "qnn" / "graph0" / "graph0_net.json"
+        net.write_text("{}")
+        result = project.doit("link:m:a:graph0", env=through(remote.as_uri()))
+        assert "work-" not in result.text and "Traceback" not in result.text, result.text
+
+
+def _content(remote: Path, data: bytes) -> Path:
+    from mnnqnn_tasks.files import sha256_bytes
+
+    digest = sha256_bytes(data)
+    return remote / "objects" / digest[:2] / digest
+
+
+def _damaged(remote: Path, data: bytes) -> None:
+    path = _content(remote, data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(len(data)))
+
+
+def test_a_store_that_only_we_can_reach(tmp_path: Path, cluster: Cluster) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    blind = Blind(tmp_path / "blind", project.root)
+    remote = project.root / "remote"  # as empty for a worker as the rest
+    with cluster.workers({}, blind=blind):
+        result = project.doit("-n", "1", "export_qnn", env=through(remote.as_uri()))
+    assert result.code == 1 and "Traceback" not in result.text, result.text
+    assert "a Dask worker" in result.text and "remote cache" in result.text

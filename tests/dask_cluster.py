@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,19 +82,24 @@ def program(
     command = [sys.executable, "-P", "-m", "dask", *args]
     if blind is not None:
         command, env = blind.command(command), blind.env(env)
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": str(REPO), **env},
-        cwd="/",
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": str(REPO), **env},
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=log,  # no pipe: it says much, and would wait for a reader
+            encoding="utf-8",
+        )
+        try:
+            yield process
+        except BaseException:
+            log.seek(0)
+            print(*command, log.read()[-5000:], sep="\n")
+            raise
+        finally:
+            process.kill()
+            process.wait()
 
 
 #: Hides a folder from a program, its notes from nobody: a mount namespace does it where that

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mnnqnn_tasks.cache.entry import Entry
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.cache.store import Cache
 from mnnqnn_tasks.files import sha256_file
@@ -66,9 +67,17 @@ def take(cache: Cache, job: Job | GenieJob, action: Action, key: str) -> Outcome
     Raises:
         DiskError: a file cannot be put in place.
     """
-    entry, store = cache.lookup(key), job.layout.blobs
-    if entry is None:
-        return None
+    entry = cache.lookup(key)
+    return None if entry is None else put(cache, job, action, entry)
+
+
+def put(cache: Cache, job: Job | GenieJob, action: Action, entry: Entry) -> Outcome | None:
+    """Put the result of an action in place; ``None`` if the cache does not have all of it.
+
+    Raises:
+        DiskError: a file cannot be put in place.
+    """
+    store = job.layout.blobs
     if not cache.restore(entry, lambda name: packing.place(action.base, store, name)):
         return None
     made, values = packing.unpack(action.base, store, entry)

@@ -246,6 +246,22 @@ def test_the_setting_is_how_long_a_hanging_server_is_waited_for(mute: Mute) -> N
     assert len(said) == 1 and "no answer for 0.3 s" in said[0]
 
 
+def test_a_slow_import_is_no_waiting(tmp_path: Path) -> None:
+    code = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fsspec":
+            time.sleep(1)
+sys.meta_path.insert(0, Slow())
+from mnnqnn_tasks.cache.remote import RemoteStore
+print(RemoteStore(sys.argv[1], timeout=0.5).has("0" * 64))
+"""
+    command = [sys.executable, "-c", code, (tmp_path / "r").as_uri()]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "False\n", "")
+
+
 def test_a_server_that_is_not_there(
     tmp_path: Path, mute: Mute, at_port: Callable[[int], str]
 ) -> None:

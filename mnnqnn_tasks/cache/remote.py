@@ -305,11 +305,10 @@ class RemoteStore:
         """
 
         def run(beat: Beat) -> T:
-            fs = self._filesystem()
-            beat()  # importing is no waiting
-            return work(fs, beat)
+            return work(self._filesystem(beat), beat)
 
         try:
+            self._import()
             return patiently(run, self.timeout * patience + extra)
         except FileNotFoundError as error:
             if _is_no_bucket(error):
@@ -324,7 +323,15 @@ class RemoteStore:
         except Exception as error:  # libraries have errors of their own
             raise RemoteTrouble(_words(error)) from error
 
-    def _filesystem(self) -> Any:
+    def _import(self) -> None:
+        # Work and no waiting: seconds on a machine that has other things to do.
+        if self._opened is None:
+            import fsspec
+
+            with contextlib.suppress(ValueError, ImportError):  # opening it says so
+                fsspec.get_filesystem_class(self._scheme)
+
+    def _filesystem(self, beat: Beat) -> Any:
         # Connections and threads do not survive a fork.
         if self._opened is None or self._opened[0] != os.getpid():
             import fsspec
@@ -333,8 +340,10 @@ class RemoteStore:
             fs, root = fsspec.url_to_fs(
                 self.url, skip_instance_cache=True, use_listings_cache=False, **options
             )
+            beat()
             if self._protocol is S3:
                 fs.connect()  # which is work, and would count as waiting later
+            beat()
             self._opened = os.getpid(), fs, root.rstrip("/")
         return self._opened[1]
 

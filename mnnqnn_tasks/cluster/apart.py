@@ -6,33 +6,22 @@ result goes there, and the other end takes it like any result in its cache.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-from mnnqnn_tasks.cache import upkeep
-from mnnqnn_tasks.cache.entry import Damaged, Entry, File
-from mnnqnn_tasks.cache.local import LocalStore, Missing, measure
-from mnnqnn_tasks.cache.pool import at_once, on_threads
+from mnnqnn_tasks.cache.entry import Entry
+from mnnqnn_tasks.cache.local import measure
+from mnnqnn_tasks.cache.pool import on_threads
 from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
-from mnnqnn_tasks.cache.tempfiles import turn
 from mnnqnn_tasks.cluster.parcel import BUILD, MODEL, STATE, Folders, Parcel, to_paths
 from mnnqnn_tasks.cluster.request import Answer, Failed, Kept, Lacking, NoStore
-from mnnqnn_tasks.errors import DiskError, MnnqnnError, ToolMissing
-from mnnqnn_tasks.files import disk_errors, link_or_copy, sha256_file
+from mnnqnn_tasks.cluster.shelf import Shelf, shelf_in
+from mnnqnn_tasks.errors import MnnqnnError, ToolMissing
+from mnnqnn_tasks.files import disk_errors
 from mnnqnn_tasks.toolchain import packing
 from mnnqnn_tasks.toolchain.work import perform
-
-#: Whoever reads these files compares what is in them with a digest himself.
-_CHECKED = (f"{MODEL}/", f"{BUILD}/blobs/")
-
-#: How often a content is looked for that others delete to make room.
-_TRIES = 3
-
-#: What is kept is looked through when a process has added this part of what there may be.
-_SLACK = 1 / 20
 
 
 def work_folder(scratch: Path, pid: int) -> Path:
@@ -57,7 +46,7 @@ def perform_apart(stage: str, parcel: Parcel, scratch: Path) -> Answer:
         except ToolMissing as error:
             return NoStore(error.what)
         remote.open()
-        shelf = _shelf(scratch, parcel.max_bytes)
+        shelf = shelf_in(scratch / "store", parcel.max_bytes)
         for folder in here.values():
             with disk_errors(folder):
                 os.makedirs(folder)
@@ -71,8 +60,14 @@ def perform_apart(stage: str, parcel: Parcel, scratch: Path) -> Answer:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _do(stage: str, parcel: Parcel, remote: RemoteStore, shelf: _Shelf, here: Folders) -> Answer:
-    done = perform(stage, to_paths(parcel.arguments, here))
+def _do(stage: str, parcel: Parcel, remote: RemoteStore, shelf: Shelf, here: Folders) -> Answer:
+    try:
+        done = perform(stage, to_paths(parcel.arguments, here))
+    except MnnqnnError:
+        damaged = shelf.drop_damaged(parcel, here)
+        if damaged:  # on the disk of this machine: the files of the other end may be right
+            return Lacking(damaged)
+        raise
     values = dict(done.values)
     base, blobs = (to_paths(name, here) for name in (parcel.base, parcel.blobs))
     digests = values.pop("digests", {})
@@ -100,91 +95,3 @@ def _their_words(error: MnnqnnError, here: Folders, there: Folders) -> MnnqnnErr
     what = told(error.what) or error.what
     parts: dict[str, Any] = {n: told(getattr(error, n)) for n in ("where", "why", "todo", "tail")}
     return type(error)(what, **parts)
-
-
-#: By folder: a process serves one worker, and counts what it adds.
-_shelves: dict[Path, _Shelf] = {}
-
-
-def _shelf(scratch: Path, max_bytes: int) -> _Shelf:
-    shelf = _shelves.setdefault(scratch, _Shelf(scratch / "store"))
-    shelf.store.max_bytes = max_bytes
-    return shelf
-
-
-class _Shelf:
-    """The contents that a worker has fetched; shared by its processes."""
-
-    def __init__(self, root: Path) -> None:
-        self.store = LocalStore(root, 0)
-        self._grown = 0
-
-    def lay_out(self, remote: RemoteStore, parcel: Parcel, here: Folders) -> tuple[str, ...]:
-        """Put the files of a parcel where the stage will look for them.
-
-        Returns:
-            Digests of what the remote store does not have, or has damaged.
-
-        Raises:
-            RemoteTrouble: it does not work.
-            DiskError: there is no room here.
-        """
-
-        def lay(file: File) -> str | None:
-            try:
-                self._lay(remote, file, Path(to_paths(file.name, here)))
-                return None
-            except Missing:
-                return file.sha256
-            except Damaged:
-                remote.drop_object(file.sha256)
-                return file.sha256
-
-        lacking = tuple(sorted({digest for digest in at_once(lay, parcel.inputs) if digest}))
-        if not lacking:
-            # What is used together goes together when there is no more room.
-            self.store.write(Entry(parcel.key, "inputs", parcel.inputs, {}, 0.0))
-            self._make_room()
-        return lacking
-
-    def _lay(self, remote: RemoteStore, file: File, goal: Path) -> None:
-        for attempt in range(_TRIES):
-            self._bring(remote, file)
-            try:
-                link_or_copy(self.store.object_path(file.sha256), goal)
-            except DiskError as error:  # another process needed the room
-                if attempt + 1 < _TRIES and isinstance(error.__cause__, FileNotFoundError):
-                    continue
-                raise
-            if file.name.startswith(_CHECKED) or sha256_file(goal) == file.sha256:
-                return
-            self.store.drop_object(file.sha256)
-        raise DiskError(
-            "a file is not what was written",
-            where=str(self.store.object_path(file.sha256)),
-            todo="look at the disk of this worker",
-        )
-
-    def _bring(self, remote: RemoteStore, file: File) -> None:
-        if self.store.holds(file.sha256, file.size):
-            return
-        # Processes of one worker that need the same weights wait for one of them.
-        with turn(self.store.root / "turns" / file.sha256):
-            if not self.store.holds(file.sha256, file.size):
-                with self.store.incoming(file) as (stream, path):
-                    remote.fetch(file, path)
-                    self.store.accept(stream, path, file)
-                self._grown += file.size
-
-    def keep_blobs(self, paths: dict[str, Path], files: list[File]) -> None:
-        """Keep the blobs of a graph, which is linked next; perhaps here."""
-        for file in files:
-            if packing.is_blob(file.name):
-                with contextlib.suppress(MnnqnnError, OSError):
-                    self.store.add(paths[file.name], file)
-                    self._grown += file.size
-
-    def _make_room(self) -> None:
-        if self._grown > self.store.max_bytes * _SLACK:
-            self._grown = 0
-            upkeep.gc(self.store, int(self.store.max_bytes * (1 - _SLACK)))

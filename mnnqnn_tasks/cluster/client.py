@@ -41,9 +41,6 @@ def prepare() -> None:
     identity()
 
 
-#: How often a stage is asked for: without a parcel, with one, and when contents were lacking.
-_ASKS = 4
-
 #: What a worker evaluates.  Named by text, and given bytes: the scheduler needs no mnnqnn to
 #: understand it, and a worker without one can say so.
 _CALL = "__import__('mnnqnn_tasks.cluster.worker').cluster.worker.run_remote(payload)"
@@ -58,8 +55,8 @@ class Courier(Protocol):
     def send_again(self, parcel: Parcel, digests: Iterable[str]) -> None:
         """Put those there that were not found."""
 
-    def unpack(self, kept: said.Kept) -> Work:
-        """Put the result in place."""
+    def unpack(self, kept: said.Kept) -> Work | None:
+        """Put the result in place; ``None`` if not all of it comes out of the store."""
 
 
 class RemoteError(Exception):
@@ -87,7 +84,10 @@ class Scheduler:
         probes: Mapping[str, str | None],
         courier: Courier | None = None,
     ) -> Work:
-        """Have a stage done by a Dask worker; one that is lost costs another try.
+        """Have a stage done by a Dask worker.
+
+        One that is lost costs another try, and so does each kind of trouble with the store
+        of a parcel: it was busy, or something in it was damaged and is mended.
 
         Args:
             probes: files that a worker sees if it sees ours, see `Request`.
@@ -101,23 +101,26 @@ class Scheduler:
             MemoryError, RemoteError: as at the other end.
         """
         parcel = courier.pack() if courier is not None and self._apart.claimed else None
-        for attempt in range(_ASKS):
+        met: set[type[Answer]] = set()
+        while True:
             answer, worker = self._ask(Request(stage, arguments, identity(), probes, parcel))
             if isinstance(answer, said.Done):
                 _wait_for(answer.sizes)
                 return answer.work
             if isinstance(answer, said.Kept) and courier is not None:
-                return courier.unpack(answer)
-            if courier is None or attempt + 1 == _ASKS:
-                break
+                work = courier.unpack(answer)
+                if work is not None:
+                    return work
+            if courier is None or type(answer) in met:
+                raise _error(answer, worker)
+            met.add(type(answer))
             if isinstance(answer, said.Unshared):
                 self._apart.claim()
                 parcel = courier.pack()
             elif isinstance(answer, said.Lacking) and parcel is not None:
                 courier.send_again(parcel, answer.digests)
-            else:
-                break
-        raise _error(answer, worker)
+            elif not isinstance(answer, said.Kept | said.NoStore):
+                raise _error(answer, worker)
 
     def _ask(self, request: Request) -> tuple[Answer, str]:
         from distributed import CancelledError, KilledWorker
@@ -242,7 +245,8 @@ def _error(answer: Answer, worker: str) -> Exception:
             where=worker,
             why=f"{answer.path} is not there, or another file",
             todo="put the model and build folders on a file system that all workers have, "
-            "under the same path; or name a remote cache that all can write to: cache.remote",
+            "under the same path; or name a remote cache that all can write to, and none that "
+            "is read-only or left out: cache.remote",
         )
     if isinstance(answer, said.NoStore):
         return ClusterError(
@@ -258,6 +262,13 @@ def _error(answer: Answer, worker: str) -> Exception:
             where=worker,
             why=f"content {answer.digests[0][:12]} is missing or damaged",
             todo="look at the store, and whether the worker's is the same one; then run again",
+        )
+    if isinstance(answer, said.Kept):
+        return ClusterError(
+            "what a Dask worker made does not come out of the remote cache",
+            where=worker,
+            why=f"the result {answer.entry.key[:12]} ({answer.entry.action}) is not whole",
+            todo="see the warnings; run again when the store works",
         )
     if isinstance(answer, said.Unforeseen):
         error = RemoteError(f"{answer.text} (on the Dask worker {worker})")

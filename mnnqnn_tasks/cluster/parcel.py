@@ -20,6 +20,19 @@ Folders = Mapping[str, str]
 
 
 @dataclass(frozen=True)
+class Input:
+    """A file that a stage reads.
+
+    Attributes:
+        name: of the place where it reads it.
+        file: its content, called after its digest: no store cares what people call it.
+    """
+
+    name: str
+    file: File
+
+
+@dataclass(frozen=True)
 class Parcel:
     """A stage for a worker that does not see our files.
 
@@ -36,7 +49,7 @@ class Parcel:
     url: str
     timeout_s: float
     max_bytes: int
-    inputs: tuple[File, ...]
+    inputs: tuple[Input, ...]
     arguments: Mapping[str, Any]
     base: str
     blobs: str

@@ -18,7 +18,16 @@ from mnnqnn_tasks.cache.entry import File
 from mnnqnn_tasks.cache.pool import at_once
 from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
 from mnnqnn_tasks.cache.tempfiles import turn
-from mnnqnn_tasks.cluster.parcel import BUILD, MODEL, STATE, Folders, Parcel, to_names, to_paths
+from mnnqnn_tasks.cluster.parcel import (
+    BUILD,
+    MODEL,
+    STATE,
+    Folders,
+    Input,
+    Parcel,
+    to_names,
+    to_paths,
+)
 from mnnqnn_tasks.cluster.request import Kept
 from mnnqnn_tasks.errors import ClusterError, StaleInputError
 from mnnqnn_tasks.files import sha256_bytes, sha256_file
@@ -50,17 +59,17 @@ class Courier:
 
         Raises:
             ClusterError: the store does not take them.
-            OSError, ValueError: an input cannot be read, or has an impossible name.
+            StaleInputError: an input cannot be read.
         """
-        files = self._inputs()
-        self._send(files, again=False)
+        inputs = self._inputs()
+        self._send(inputs, again=False)
         folders, action = self._folders, self.goal.action
         local = self.goal.cache.local
         return Parcel(
             url=self.remote.url,
             timeout_s=self.remote.timeout,
             max_bytes=DEFAULT_MAX_BYTES if local is None else local.max_bytes,
-            inputs=tuple(files),
+            inputs=tuple(inputs),
             arguments=to_names(dict(self.arguments), folders),
             base=to_names(action.base, folders),
             blobs=to_names(self.job.layout.blobs, folders),
@@ -77,31 +86,25 @@ class Courier:
             ClusterError: the store does not take them.
         """
         lacking = set(digests)
-        files = [file for file in parcel.inputs if file.sha256 in lacking]
-        for file in files:
-            if sha256_file(self._path(file)) != file.sha256:
+        inputs = [given for given in parcel.inputs if given.file.sha256 in lacking]
+        for given in inputs:
+            if sha256_file(self._path(given)) != given.file.sha256:
                 raise StaleInputError(
                     "a file changed while it was used",
-                    where=self._path(file),
+                    where=self._path(given),
                     todo="run again when nothing writes to it any more",
                 )
-        self._send(files, again=True)
+        self._send(inputs, again=True)
 
-    def unpack(self, kept: Kept) -> Work:
-        """Put the result of a worker in place.
+    def unpack(self, kept: Kept) -> Work | None:
+        """Put the result of a worker in place; ``None`` if the store does not give all of it.
 
         Raises:
-            ClusterError: the store does not give it.
             DiskError: it cannot be put in place.
         """
         taken = cached.put(self.goal.cache, self.job, self.goal.action, kept.entry)
         if taken is None:
-            raise ClusterError(
-                f"what a Dask worker made in the stage {self.stage} does not come out of the "
-                "remote cache",
-                where=self.remote.name,
-                todo="see the warnings; run again when the store works",
-            )
+            return None
         made, values = taken
         return Work(made, values, kept.seconds, kept.peak, kept=True)
 
@@ -113,35 +116,48 @@ class Courier:
             STATE: str(self.job.place.state),
         }
 
-    def _path(self, file: File) -> str:
-        path: str = to_paths(file.name, self._folders)
+    def _path(self, given: Input) -> str:
+        path: str = to_paths(given.name, self._folders)
         return path
 
-    def _inputs(self) -> list[File]:
-        """Every file that the stage reads, in the order of their names."""
-        with open(self.job.layout.model_json, encoding="utf-8") as stream:
-            known = json.load(stream)["files"]
-        model = {name: said["sha256"] for name, said in known.items()}
-        files = []
-        for read in reads(self.stage, self.arguments, model):
-            name = to_names(read.path, self._folders)
-            digest = read.sha256 or sha256_file(read.path)
-            files.append(File(name, digest, os.path.getsize(read.path)))
-        return sorted(files, key=lambda file: file.name)
+    def _inputs(self) -> list[Input]:
+        """Every file that the stage reads, in the order of their names.
 
-    def _send(self, files: Iterable[File], *, again: bool) -> None:
+        Raises:
+            StaleInputError: one is not there, or not what was written.
+        """
+        inputs = []
+        try:
+            with open(self.job.layout.model_json, encoding="utf-8") as stream:
+                known = json.load(stream)["files"]
+            model = {name: said["sha256"] for name, said in known.items()}
+            for read in reads(self.stage, self.arguments, model):
+                name = to_names(read.path, self._folders)
+                digest = read.sha256 or sha256_file(read.path)
+                inputs.append(Input(name, File(digest, digest, os.path.getsize(read.path))))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StaleInputError(
+                f"a file that the stage {self.stage} reads cannot be read",
+                where=getattr(error, "filename", None) or self.job.layout.build,
+                why=getattr(error, "strerror", None) or f"{type(error).__name__}: {error}",
+                todo="run again when nothing writes to the folder any more",
+            ) from error
+        return sorted(inputs, key=lambda given: given.name)
+
+    def _send(self, inputs: Iterable[Input], *, again: bool) -> None:
         store = sha256_bytes(self.remote.url.encode())[:8]
 
-        def send(file: File) -> None:
+        def send(given: Input) -> None:
+            file = given.file
             # Of the processes of a run that need the same weights there, one sends them.
             with turn(self.notes / f"{store}-{file.sha256}") as note:
                 if again or note.tell() == 0:
-                    self.remote.add(file.sha256, file.size, Path(self._path(file)))
+                    self.remote.add(file.sha256, file.size, Path(self._path(given)))
                     note.write(b"sent")
 
         try:
             self.remote.open()
-            at_once(send, {file.sha256: file for file in files}.values())
+            at_once(send, {given.file.sha256: given for given in inputs}.values())
         except RemoteTrouble as error:
             self.goal.cache.leave_out(error)
             raise ClusterError(

@@ -170,7 +170,7 @@ class Executor:
     def _seen_by_all(self, job: Job) -> dict[str, str | None]:
         return {
             str(self._probes[job.place.build_dir]): self._token,
-            os.path.join(job.model.path, "llm_config.json"): None,
+            _some_file(str(job.model.path)): None,
         }
 
     def end(self) -> None:
@@ -185,3 +185,12 @@ class Executor:
             self._folder = None
         while self._probes:  # once: the next run may have written its own
             self._probes.popitem()[1].unlink(missing_ok=True)
+
+
+def _some_file(folder: str) -> str:
+    """The first file of a folder by name; if it has none, the folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return min((entry.path for entry in entries if entry.is_file()), default=folder)
+    except OSError:  # whoever reads the model says so
+        return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from cache_stores import s3_server
 from dask_cluster import Blind, Cluster, sticking, stuck_at
-from tasks_project import Project, exported
+from tasks_project import REPO, Project, exported
 from test_tasks_dask import SIX, batch
 
 from mnnqnn_tasks.files import TEMP_PREFIX
@@ -40,7 +41,7 @@ def scratch(cluster: Cluster, workers: int) -> list[Path]:
     """Where workers have our files, once there are so many of them."""
     deadline = time.monotonic() + 60
     while True:
-        found = sorted(cluster.folder.rglob("mnnqnn*"))
+        found = sorted(cluster.folder.glob("dask-scratch-space/*/mnnqnn*"))
         if len(found) == workers or time.monotonic() > deadline:
             assert len(found) == workers, found
             return found
@@ -128,32 +129,92 @@ def test_a_store_that_takes_nothing_in(tmp_path: Path, cluster: Cluster) -> None
 
 
 @pytest.mark.slow
-def test_a_store_that_is_damaged_or_gone(
+def test_a_store_that_is_gone(tmp_path: Path, cluster: Cluster) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    (tmp_path / "file").write_text("")
+    remote = tmp_path / "file" / "x"
+    with cluster.workers({}, blind=Blind(tmp_path / "blind", project.root)):
+        result = project.doit("export_qnn", env=through(remote.as_uri()))
+    assert result.code == 1 and "Traceback" not in result.text, result.text
+    assert "is left out" in result.text
+
+
+@pytest.mark.slow
+def test_what_is_damaged_on_the_way_is_sent_again(
     tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]
 ) -> None:
     project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
     remote = tmp_path / "remote"
-    blind = Blind(tmp_path / "blind", project.root)
-    with cluster.workers({}, blind=blind):
-        (tmp_path / "file").write_text("")
-        result = project.doit("export_qnn", env=through((tmp_path / "file" / "x").as_uri()))
-        assert result.code == 1 and "Traceback" not in result.text, result.text
-        assert "is left out" in result.text
-
-        # What a run put there is damaged before a worker reads it: it is sent again.
-        weights = (project.model / "llm.mnn.weight").read_bytes()
-        _damaged(remote, weights)
-        result = project.doit("export_qnn", env=through(remote.as_uri()))
+    weights = (project.model / "llm.mnn.weight").read_bytes()
+    _damaged(remote, weights)  # as if the run had put it there
+    with cluster.workers({}, blind=Blind(tmp_path / "blind", project.root)):
+        result = project.doit("partition:m", env=through(remote.as_uri()))
         assert result.code == 0, result.text
-        assert project.tree() == wanted
         assert _content(remote, weights).read_bytes() == weights
 
-        # A stage that fails speaks of the folder that the user knows.
-        (project.build / "targets" / "a" / "graph0.bin").unlink()
-        net = project.build / "qnn" / "graph0" / "graph0_net.json"
-        net.write_text("{}")
-        result = project.doit("link:m:a:graph0", env=through(remote.as_uri()))
-        assert "work-" not in result.text and "Traceback" not in result.text, result.text
+        # On the worker's own disk: what it fetched is not what it was.
+        (own,) = scratch(cluster, 1)
+        _flip(_content(own / "store", weights))
+        result = project.doit("export_qnn", env=through(remote.as_uri()))
+        assert result.code == 0 and "WARNING" not in result.text, result.text
+        assert project.tree() == wanted
+        assert _content(own / "store", weights).read_bytes() == weights
+
+
+@pytest.mark.slow
+def test_a_result_that_is_damaged_on_the_way_is_made_again(
+    tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]
+) -> None:
+    """The store changes a bit of the first binary that it is given, once."""
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    remote = tmp_path / "remote"
+    hook, note = tmp_path / "hook", tmp_path / "damaged"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(_LIAR)
+    env = {"PYTHONPATH": os.pathsep.join([str(hook), str(REPO)]), "LIAR_NOTE": str(note)}
+    with cluster.workers(env, blind=Blind(tmp_path / "blind", project.root)):
+        result = project.doit("export_qnn", env=through(remote.as_uri()))
+    assert result.code == 0, result.text
+    assert note.exists() and result.text.count("was damaged") == 1, result.text
+    assert project.tree() == wanted
+
+
+_LIAR = """
+import os, sys
+
+if "mnnqnn_tasks.cluster.helper" in sys.orig_argv:
+    from mnnqnn_tasks.cache.remote import RemoteStore
+
+    _put = RemoteStore._put
+
+    def _lie(self, path, source, size):
+        _put(self, path, source, size)
+        if source.name == "graph0.bin" and not os.path.exists(os.environ["LIAR_NOTE"]):
+            open(os.environ["LIAR_NOTE"], "w").close()
+            with open(self._at(path), "r+b") as stream:
+                stream.seek(size // 2)
+                byte = stream.read(1)[0]
+                stream.seek(size // 2)
+                stream.write(bytes([byte ^ 1]))
+
+    RemoteStore._put = _lie
+"""
+
+
+def test_a_stage_that_fails_speaks_of_folders_that_the_user_knows(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    project = Project.create(
+        tmp_path / "p",
+        executor="dask",
+        scheduler=cluster.address,
+        targets=[{"name": "a", "soc_id": 57, "hvx_threads": 64}],
+    )
+    with cluster.workers({}, blind=Blind(tmp_path / "blind", project.root)):
+        result = project.doit("-n", "1", "export_qnn", env=through((tmp_path / "r").as_uri()))
+    assert result.code == 1 and "Traceback" not in result.text, result.text
+    assert f"{project.build / 'targets' / 'a' / 'graph0.bin'}: " in result.text
+    assert "asked 64" in result.text and "work-" not in result.text
 
 
 def _content(remote: Path, data: bytes) -> Path:
@@ -167,6 +228,13 @@ def _damaged(remote: Path, data: bytes) -> None:
     path = _content(remote, data)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes(len(data)))
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)  # the same file, as when a disk does it
 
 
 def test_a_store_that_only_we_can_reach(tmp_path: Path, cluster: Cluster) -> None:

@@ -7,6 +7,9 @@ them and not the other way round; every libGenie is asked about every case.
 from __future__ import annotations
 
 import itertools
+import re
+import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -150,3 +153,38 @@ def test_the_versions_in_which_rules_changed(all_of_them: Court) -> None:
     assert changed["name only: another ar"] == ["2.50"]  # from a crash to a message
     assert changed["kv-dim of another size"] == ["2.48"]  # not checked any more
     assert {release for found in changed.values() for release in found} == {"2.48", "2.50"}
+
+
+def _unsound(bundle: Path, lib_dir: Path, folder: Path, patch: pytest.MonkeyPatch) -> set[str]:
+    """What valgrind says of the memory that libGenie uses while it loads a bundle."""
+    library.version(lib_dir)  # asked of another process, which is none of our business here
+    said, python = folder / "said", folder / "python"
+    python.write_text(f'#!/bin/sh\nexec valgrind --log-file="{said}" "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    with patch.context() as patched:
+        patched.setattr(sys, "executable", str(python))
+        patched.setenv("PYTHONMALLOC", "malloc")
+        witness.ask(bundle, lib_dir)
+    blocks = re.split(r"^==\d+== $", said.read_text("utf-8", "replace"), flags=re.M)
+    found = (re.search(r"== (Invalid|Conditional|Use of|Syscall)(.*)", block) for block in blocks)
+    return {f"{one[1]}{one[2]}" for one in found if one}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_chance_is_memory_that_was_never_set(
+    all_of_them: Court, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it dies of a missing value differs from load to load, that it is unsound does not."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("there is no valgrind")
+    sound, chance = (
+        _unsound(
+            write_case(all_of_them.folder, CASES[name], release),
+            all_of_them.libraries[release],
+            tmp_path,
+            monkeypatch,
+        )
+        for name in ("prompt without token", "cache: no value input")
+    )
+    assert chance > sound

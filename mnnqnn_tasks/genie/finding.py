@@ -279,7 +279,8 @@ ADVICE: dict[str, Advice] = {
         "error",
         "recompile",
         "the model loads, or the process ends by a signal, as memory happens to be",
-        "a past_key input has no past_value input beside it: the loader writes out of bounds",
+        "a past_key input has no past_value input beside it: the loader uses memory that it never "
+        "set",
         "name the KV cache past_key_{layer}_in, past_value_{layer}_in and compile again",
     ),
     "no-token": Advice(

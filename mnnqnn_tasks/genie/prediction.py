@@ -49,7 +49,7 @@ class Refusal:
         message: what the loader prints; for a crash, the name of the signal.
         graphs: names of the graphs that it is about.
         crash: the process ends by a signal instead of a message.
-        chance: it may as well load: the loader writes where it has no memory.
+        chance: it may as well load: the loader uses memory that it never set.
     """
 
     rule: str

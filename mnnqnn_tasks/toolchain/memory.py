@@ -30,6 +30,9 @@ them; the logits of all tokens are held twice.  A weight file does not say how m
 weight has, so the bound takes 4.  SmolLM2 took 472 for 128 tokens and 553 for 512 (bounds
 718 and 1020), a tiny model 56 for 1024 (bound 85).
 
+MNN's own tools load the whole model; that they do so in 32-bit floats, and nothing beside,
+is assumed, not measured.
+
 The cut holds the model's structure: 139 for SmolLM2, whose ``llm.mnn`` has 1.06 MB, and 57
 for a tiny one with 0.2 MB (bounds 176 and 82).
 """
@@ -43,6 +46,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _MB = 10**6
+#: Bytes of 32-bit floats per byte of 4-bit weights.
+_FLOATS = 8
 
 Arguments = Mapping[str, Any]
 
@@ -87,13 +92,21 @@ def _external_link(arguments: Arguments) -> int:
 def _io_output(arguments: Arguments) -> int:
     from mnnqnn_tasks.mnn.segments import BUDGET
 
-    ranges: list[int] = [entry["size"] for entry in _json(arguments["index"])["ranges"]]
-    floats = 8  # bytes of 32-bit floats per byte of 4-bit weights
+    ranges = _ranges(arguments)
     largest = max(ranges, default=0)
-    piece = min(floats * sum(ranges), max(BUDGET, floats * largest))
+    piece = min(_FLOATS * sum(ranges), max(BUDGET, _FLOATS * largest))
     hidden: int = _json(os.path.join(arguments["folder"], "llm_config.json"))["hidden_size"]
     vocabulary = 2 * largest // hidden  # at most: the largest weight makes the logits
     return 80 * _MB + 2 * piece + 2 * 4 * vocabulary * max(map(int, arguments["samples"]))
+
+
+def _mnn_tool(arguments: Arguments) -> int:
+    return 80 * _MB + _FLOATS * sum(_ranges(arguments))
+
+
+def _ranges(arguments: Arguments) -> list[int]:
+    """Sizes of the model's weights."""
+    return [entry["size"] for entry in _json(arguments["index"])["ranges"]]
 
 
 def _cut(arguments: Arguments) -> int:
@@ -110,6 +123,8 @@ _STAGES: dict[str, Callable[[Arguments], int]] = {
     "link": _link,
     "io_output": _io_output,
     "cut": _cut,
+    "external.io": _mnn_tool,
+    "external.partition": _mnn_tool,
     "external.link": _external_link,
     "genie.link": _link,
 }

@@ -81,6 +81,15 @@ def test_binary_and_the_dump_of_it_say_the_same(tmp_path: Path) -> None:
     assert graph.inputs == (Tensor("t0", "FLOAT_32", (1, 64)),)
     assert graph.file == str(tmp_path / "a.bin")
     assert found.build_id == run.build_id()
+    whole, damaged = (tmp_path / "a.bin").read_bytes(), tmp_path / "damaged.bin"
+    for data, why in (
+        (whole[:-1], "it was cut off"),
+        (whole[:100], f"tells of {len(whole)} bytes, and it has 100: it was cut off"),
+        (whole + b"x", "bytes were put in"),
+    ):
+        damaged.write_bytes(data)
+        with pytest.raises(GenieError, match=why):
+            graphs.read(damaged)
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def _string(name: bytes) -> bytes:
     [
         (
             lambda data: data.replace(_string(NAME), _string(NAME + b"_abc")),
-            "not a QNN context binary",  # Create From Binary FAILED
+            "(Genie: Create From Binary FAILED)\n  why: its header tells of",
         ),
         (
             lambda data: data.replace(NAME, b"token_1_of_2".ljust(len(NAME), b"\0")),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mnnqnn_tasks.errors import GenieError, QnnError
+from mnnqnn_tasks.genie import damage
 from mnnqnn_tasks.qnn.binary import TensorInfo
 
 #: A tensor at the border of a graph: name, dtype, dims, quantization.
@@ -24,6 +25,10 @@ Tensor = TensorInfo
 #: Metadata takes kilobytes per graph; more than this is no dump.
 _MAX_DUMP = 256 << 20
 
+_UNDAMAGED = (
+    "copy the file again as it was compiled; a name that is wrong takes compiling again from ONNX "
+    "or DLC, but for split numbers, which doit genie_renumber changes"
+)
 _TODO = "give context binaries, or what qnn-context-binary-utility --json_file wrote of them"
 
 
@@ -96,6 +101,9 @@ def read_binary(path: Path, lib_dir: Path | None = None) -> ContextFile:
     try:
         info = run.inspect(path.absolute(), lib_dir)
     except QnnError as error:
+        if why := damage.reason(path):
+            what = "a damaged context binary (Genie: Create From Binary FAILED)"
+            raise GenieError(what, where=str(path), why=why, todo=_UNDAMAGED) from error
         raise GenieError(error.what, where=str(path), why=error.why, todo=_TODO) from error
     graphs = tuple(GraphInfo(g.name, g.inputs, g.outputs, str(path)) for g in info.graphs)
     return ContextFile(str(path), graphs, info.soc_id, info.build_id)

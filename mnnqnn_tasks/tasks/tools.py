@@ -122,8 +122,12 @@ def _once(job: Job, kind: str, folder: Path, look: Callable[[Path], Tools]) -> T
 
 def _with(found: Tools, more: Iterable[str]) -> Tools:
     """Tools of which the pipeline says what else they use: then that is all."""
+    from mnnqnn_tasks.toolchain.external.stages import stamps
+
+    # Of folders, which may hold a whole SDK, the stamps are not worth their time.
+    before = stamps(path for path in more if os.path.isfile(path))
     digests = [digest_of(path) for path in more]
-    return Tools({**found.key, "tools": digests}, found.stamps, None not in digests)
+    return Tools({**found.key, "tools": digests}, {**found.stamps, **before}, None not in digests)
 
 
 def _mnn(folder: Path) -> Tools:

@@ -28,6 +28,7 @@ from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
 from mnnqnn_tasks.qnn import library
 from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.spec.schemas import schema
+from mnnqnn_tasks.toolchain.cppnet.listing import read_listing
 from mnnqnn_tasks.toolchain.external import linking, loads, mnnbuild, stages
 from mnnqnn_tasks.toolchain.external.cutting import Options, cut
 from mnnqnn_tasks.toolchain.external.runner import Runner
@@ -410,6 +411,31 @@ def test_configuration_files_are_those_of_npu_convert() -> None:
     assert config["context"] == {"weight_sharing_enabled": False}
     backend = linking.context_config(Sdk(Path("/s")))["backend_extensions"]
     assert backend["shared_library_path"].startswith("/s/lib/x86_64-linux-clang/libQnnHtpNetRun")
+
+
+@pytest.mark.parametrize("part", ["graph4.cpp", ".raw"])
+def test_a_source_that_was_altered_afterwards(
+    tmp_path: Path, ready: Bench, linker: Linker, runner: Runner, part: str
+) -> None:
+    """The list of a source stands for it in keys, so whoever reads the files compares them."""
+    out = tmp_path / "b"
+    ready.cut(out, runner)
+    source, index = out / "sources" / "graph4", out / "sources" / "graph4.json"
+    path = max(path for path in source.iterdir() if path.name.endswith(part))
+    data = bytearray(path.read_bytes())
+    path.unlink()  # else the blob is altered as well
+    data[-2] ^= 1
+    path.write_bytes(data)
+    net, blobs = tmp_path / "q" / "graph4_net.json", tmp_path / "blobs"
+    with pytest.raises(StaleInputError, match=path.name):
+        stages.translate(str(source), str(index), str(net), str(blobs))
+    assert not net.exists()
+    files = read_listing(index)
+    with pytest.raises(StaleInputError, match="changed after it was made"):
+        linking.compile_graph(
+            source, "graph4", files, linker.sdk, tmp_path / "w", runner, tmp_path / "x.so"
+        )
+    assert not (tmp_path / "x.so").exists()
 
 
 def test_what_a_build_consists_of(tmp_path: Path) -> None:

@@ -91,23 +91,24 @@ def test_other_tools_make_their_own(first: Machine) -> None:
     other = Machine.make(first.shared, "other")
     with (other.mnn.folder / COMPILE).open("a") as text:
         text.write("# another build\n")
+    other.export("partition:m")
+    assert other.calls() == {**NOTHING, IO: 1, COMPILE: 1}
     said = other.sdk.folder.parents[1] / "sdk.yaml"
     before = said.read_text()
-    said.write_text("version: 2.42.0\n")
-    other.export()
-    # What compilefornpu wrote is what the other one wrote, but the SDK is another one.
-    assert other.calls() == {IO: 1, COMPILE: 1, MODEL_LIB: 10, CONTEXT: 5}
-    said.write_text(before)
-    other.export()
-    assert other.calls() == NOTHING
+    for version, calls in (("version: 2.42.0\n", 1), (before, 0)):
+        said.write_text(version)
+        other.export("compile:m:graph0")
+        assert other.calls() == {**NOTHING, MODEL_LIB: calls}
 
 
 def test_of_tools_that_nobody_knows_nothing_is_kept(first: Machine) -> None:
     unknown = Machine.make(first.shared, "unknown")
     unknown.pipeline()  # scripts, and nobody says what they run
     (unknown.sdk.folder.parents[1] / "sdk.yaml").unlink()
-    unknown.export("io", "link")
-    assert unknown.calls() == {IO: 1, COMPILE: 1, MODEL_LIB: 10, CONTEXT: 5}
+    unknown.export("partition:m")
+    assert unknown.calls() == {**NOTHING, IO: 1, COMPILE: 1}
+    unknown.export("compile:m:graph0")
+    assert unknown.calls() == {**NOTHING, MODEL_LIB: 1}
     assert set(outcomes(unknown.project).values()) == {"off"}
     plan = json.loads(first.shared.doit(unknown.project, "ci_plan", "--json").text)
     assert [part["key"] for part in plan["parts"]] == [None]

@@ -176,7 +176,7 @@ def _check_source(folder: Path) -> None:
     if _ENDING not in text or not text.rstrip().endswith(b"}"):
         raise SourceFileError(
             "the source of a graph ends too early",
-            where=str(path),
+            where=f"{path}:{len(text.splitlines())}",
             why=f"{len(text)} bytes, without the function that every source ends with",
         )
     for raw in dict.fromkeys(_RAW.findall(text)):

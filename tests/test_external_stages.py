@@ -343,6 +343,19 @@ def test_a_binary_is_read_back(tmp_path: Path, linker: Linker, runner: Runner) -
     assert call["sdk"] == str(linker.sdk.root)
 
 
+def test_a_temporary_folder_that_make_cannot_have(
+    tmp_path: Path, linker: Linker, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linker.tools.mode()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "a b"))
+    files = listed(linker.source)
+    out = tmp_path / "c d" / "x.so"
+    linking.compile_graph(
+        linker.source, "graph4", files, linker.sdk, tmp_path / "c d" / "w", runner, out
+    )
+    assert out.is_file()
+
+
 LINK_FAILURES = {
     "nothing": "did not make graph4.bin",
     "other chip": "soc_id is 69, asked 57",

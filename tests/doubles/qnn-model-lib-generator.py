@@ -19,7 +19,7 @@ def work(argv: list[str], mode: str) -> int:
     for short in "cbto":
         parser.add_argument(f"-{short}", required=True)
     given = parser.parse_args(argv)
-    if " " in os.getcwd():
+    if " " in os.getcwd() + os.environ["QNN_SDK_ROOT"]:
         print("make: *** No rule to make target")
         return 0
     assert os.path.isdir(os.environ["QNN_SDK_ROOT"])

@@ -24,7 +24,7 @@ from mnnqnn_tasks.qnn.options import TargetOptions
 from mnnqnn_tasks.toolchain.cppnet.listing import Listing, check_listed
 from mnnqnn_tasks.toolchain.external.runner import Runner
 from mnnqnn_tasks.toolchain.external.sdk import HOST, Sdk
-from mnnqnn_tasks.toolchain.external.workplace import expect, workplace
+from mnnqnn_tasks.toolchain.external.workplace import expect, is_plain, workplace
 
 _CONTEXT, _EXTENSIONS, _OUT = "context_config.json", "htp_backend_extensions.json", "out"
 _ELF = b"\x7fELF"
@@ -56,6 +56,7 @@ def compile_graph(
             check_listed(files, text, sha256_bytes(data))
             (place / text.name).write_bytes(data)
         pack_raws(source, files, place / f"{name}.bin")
+        sdk = _plainly(sdk, place)
         tool = sdk.model_lib_generator
         tail = runner.run(
             [
@@ -77,6 +78,16 @@ def compile_graph(
                     tail=tail or None,
                 )
         _take(made, out)
+
+
+def _plainly(sdk: Sdk, place: Path) -> Sdk:
+    """The SDK under a path that make can have: a link in the tool's folder if need be."""
+    if is_plain(sdk.root):
+        return sdk
+    link = place / "sdk"
+    with disk_errors(link):
+        link.symlink_to(sdk.root)
+    return Sdk(link)
 
 
 def pack_raws(source: Path, files: Listing, tar: Path) -> None:

@@ -37,8 +37,10 @@ def workplace(folder: Path, *, plain: bool = False) -> Iterator[Path]:
     Raises:
         DiskError: when it cannot be made.
     """
-    if plain and not _PLAIN.fullmatch(str(folder)):
-        with tempfile.TemporaryDirectory(prefix="mnnqnn-") as place:
+    if plain and not is_plain(folder):
+        tops = (tempfile.gettempdir(), "/tmp", "/var/tmp")
+        top = next((t for t in tops if is_plain(Path(t)) and os.access(t, os.W_OK)), None)
+        with tempfile.TemporaryDirectory(prefix="mnnqnn-", dir=top) as place:
             yield Path(place)
         return
     with disk_errors(folder):
@@ -46,6 +48,11 @@ def workplace(folder: Path, *, plain: bool = False) -> Iterator[Path]:
         folder.mkdir(parents=True)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a path has no characters that make trips over."""
+    return _PLAIN.fullmatch(str(path)) is not None
 
 
 def put_model(place: Path, folder: ModelFolder) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from mnnqnn_tasks.cache.statcache import DigestCache
 from mnnqnn_tasks.errors import ModelFileError, StaleInputError
 from mnnqnn_tasks.files import canonical_json
 from mnnqnn_tasks.mnn import index as index_module
@@ -65,6 +67,33 @@ def test_digests_are_those_of_the_bytes(folder: Path) -> None:
     assert set(made.ranges) == needed
     for offset, size in needed:
         assert made.ranges[offset, size] == hashlib.sha256(data[offset : offset + size]).hexdigest()
+
+
+@pytest.mark.parametrize("folder", MODELS, ids=lambda p: p.name)
+def test_a_known_digest_is_not_made_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by whoever looks first nor by the next, and the ranges are the same."""
+    known = DigestCache(tmp_path / "log")
+    first = index_model(folder, known=known)
+    assert first == index_model(folder)
+    monkeypatch.setattr(index_module, "_digest_ranges", None)
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    assert index_model(folder, known=DigestCache(tmp_path / "log")) == first
+
+
+def test_a_known_digest_of_another_content_is_not_taken(model: Path, tmp_path: Path) -> None:
+    known = DigestCache(tmp_path / "log")
+    time.sleep(0.3)  # a younger file is not remembered
+    before = index_model(model, known=known)
+    weight = model / "llm.mnn.weight"
+    was = weight.stat()
+    data = bytearray(weight.read_bytes())
+    data[len(data) // 2] ^= 1
+    weight.write_bytes(data)
+    os.utime(weight, ns=(was.st_atime_ns, was.st_mtime_ns))
+    after = index_model(model, known=known)
+    assert after == index_model(model) != before
 
 
 def test_the_folder_does_not_matter(model: Path) -> None:

@@ -56,7 +56,7 @@ class DigestCache:
     damaged or not writable is not an error.
 
     Args:
-        path: the log.
+        path: the log, `log`.
         recorded: ``[size, modification time in ns, sha256]`` by absolute path, of files that
             nobody else writes to: for these, size and time are enough.
     """
@@ -66,7 +66,7 @@ class DigestCache:
         path: str | os.PathLike[str],
         recorded: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
-        self._log = Path(path)
+        self.log = Path(path)
         self._recorded = recorded or {}
         self._known: _Known | None = None
         self._at = (0, 0)  # inode of the log, and how many bytes of it were read
@@ -128,9 +128,9 @@ class DigestCache:
         # A newline in front separates this line from a torn one before it.
         line = b"\n" + _encode(name, numbers, digest)
         with contextlib.suppress(OSError):
-            self._log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(self._log, flags, 0o644)
+            fd = os.open(self.log, flags, 0o644)
             try:
                 os.write(fd, line)
             finally:
@@ -146,7 +146,7 @@ class DigestCache:
             # A line that another process appends meanwhile is lost; see above.
             text = b"".join(_encode(n, *known[n]) for n in known)
             with contextlib.suppress(DiskError):
-                write_bytes(self._log, text, durable=False)
+                write_bytes(self.log, text, durable=False)
         return known
 
     def _catch_up(self) -> _Known:
@@ -158,7 +158,7 @@ class DigestCache:
     def _take_in(self, known: _Known) -> int:
         """Read what the log has got since the last time; how many lines that was."""
         lines: list[bytes] = []
-        with contextlib.suppress(OSError), open(self._log, "rb") as stream:
+        with contextlib.suppress(OSError), open(self.log, "rb") as stream:
             info = os.fstat(stream.fileno())
             inode, at = self._at
             if inode == info.st_ino and at <= info.st_size:  # else it was written anew

@@ -7,15 +7,16 @@ moved or copied is not exported again.  The schema is ``schemas/model.schema.jso
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnnqnn_tasks.cache.statcache import Numbers, numbers_of
+from mnnqnn_tasks.cache.statcache import DigestCache, Numbers, numbers_of
 from mnnqnn_tasks.errors import ModelFileError, StaleInputError
 from mnnqnn_tasks.files import sha256_file
 from mnnqnn_tasks.mnn.folder import ModelFolder, open_folder
@@ -90,10 +91,6 @@ class ModelIndex:
             ) from error
 
 
-#: Told of each file that was read: its path, its numbers, when that began, its digest.
-Learn = Callable[[str, Numbers, int, str], None]
-
-
 def _numbers(path: Path) -> Numbers:
     try:
         return numbers_of(os.stat(path))
@@ -106,14 +103,14 @@ def _numbers(path: Path) -> Numbers:
 def index_model(
     model_dir: str | os.PathLike[str],
     memory: SpanMemory | None = None,
-    learn: Learn | None = None,
+    known: DigestCache | None = None,
 ) -> ModelIndex:
-    """Digest the model in ``model_dir``; every file is read once, in pieces.
+    """Digest the model in ``model_dir``; every file is read at most once, in pieces.
 
     Args:
         memory: where to look, before the model file is decoded, for what was found when it
             was decoded the last time.
-        learn: see `Learn` and `DigestCache.learn`.
+        known: where to look for digests of whole files, and to remember them.
 
     Raises:
         ModelFileError: when a file is missing, cut short or not of a model, when the
@@ -126,9 +123,8 @@ def index_model(
     stamps = {name: _numbers(folder.path / name) for name in folder.files}
     ranges: dict[Span, str] = {}
     try:
-        digests = {
-            name: sha256_file(folder.path / name) for name in folder.files if name != folder.weight
-        }
+        digest = known.digest if known else sha256_file
+        digests = {n: digest(folder.path / n) for n in folder.files if n != folder.weight}
         sizes = {name: stamp[0] for name, stamp in stamps.items()}
         spans = memory.recall(digests, sizes) if memory else None
         if spans is None:
@@ -136,7 +132,12 @@ def index_model(
             if memory:
                 memory.keep(digests, sizes, spans)
         if folder.weight in stamps:
-            digests[folder.weight], ranges = _digest_ranges(folder.path / folder.weight, spans)
+            weight, stamp = folder.path / folder.weight, stamps[folder.weight]
+            was = known.remembered(weight) if known else None
+            if was and was[0] == stamp:
+                digests[folder.weight], ranges = was[1], _range_digests(weight, spans)
+            else:
+                digests[folder.weight], ranges = _digest_ranges(weight, spans)
     except OSError as error:
         raise ModelFileError(
             "cannot read a file of the model",
@@ -153,8 +154,8 @@ def index_model(
                 why="its size or time stamp is not what it was a moment ago",
                 todo="run again when the file is complete",
             )
-        if learn is not None and now == stamp:
-            learn(str(folder.path / name), stamp, begin, digests[name])
+        if known is not None and now == stamp:
+            known.learn(folder.path / name, stamp, begin, digests[name])
     files = {name: FileDigest(digests[name], stamps[name][0]) for name in sorted(digests)}
     return ModelIndex(folder.model, folder.weight if spans else None, files, ranges)
 
@@ -181,6 +182,41 @@ def _spans(folder: ModelFolder, stamps: Mapping[str, Numbers]) -> list[Span]:
         check_range(item, stamps[folder.weight][0], str(folder.path / folder.weight))
     check_complete(folder, net)
     return sorted({(item.offset, item.size) for item in needed})
+
+
+def _range_digests(path: Path, spans: list[Span]) -> dict[Span, str]:
+    """SHA-256 of each of ``spans`` (sorted), of a file whose own digest is known."""
+    half = sum(size for _, size in spans) // 2
+    before = itertools.accumulate((size for _, size in spans), initial=0)
+    middle = sum(at < half for at in list(before)[:-1])
+    with ThreadPoolExecutor(2) as pool:
+        parts = pool.map(lambda part: _each_range(path, part), (spans[:middle], spans[middle:]))
+        return {span: digest for part in parts for span, digest in part.items()}
+
+
+def _each_range(path: Path, spans: list[Span]) -> dict[Span, str]:
+    digests = {}
+    with open(path, "rb") as stream:
+        for offset, size in spans:
+            state, left = hashlib.sha256(), size
+            stream.seek(offset)
+            while left:
+                chunk = stream.read(min(left, _CHUNK))
+                if not chunk:
+                    raise _ended(path, offset + size - left)
+                state.update(chunk)
+                left -= len(chunk)
+            digests[offset, size] = state.hexdigest()
+    return digests
+
+
+def _ended(path: Path, position: int) -> StaleInputError:
+    return StaleInputError(
+        "the weight file changed while it was read",
+        where=str(path),
+        why=f"it ended at byte {position}",
+        todo="run again when the file is complete",
+    )
 
 
 def _digest_ranges(path: Path, spans: list[Span]) -> tuple[str, dict[Span, str]]:
@@ -218,10 +254,5 @@ def _digest_ranges(path: Path, spans: list[Span]) -> tuple[str, dict[Span, str]]
         if pending is not None:
             pending.result()
     if len(digests) != len(spans):
-        raise StaleInputError(
-            "the weight file changed while it was read",
-            where=str(path),
-            why=f"it ended at byte {position}",
-            todo="run again when the file is complete",
-        )
+        raise _ended(path, position)
     return whole.hexdigest(), digests

@@ -75,8 +75,6 @@ def _run_stage(
             return done.made, done.values
 
         (made, values), how = cached.through(cache, job, action, work)
-        for path, found in values.pop("read", {}).items():
-            here.learn(path, *found)
         digests, blobs = values.pop("digests", {}), values.get("blobs", {})
         record = packing.record(made, digests, job.layout.blobs, blobs)
         seconds = round(time.monotonic() - begin, 3) if done is None else done.seconds

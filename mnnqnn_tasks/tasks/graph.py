@@ -93,6 +93,7 @@ def model_task(job: Job) -> Task:
             "structure": job.layout.structure_json,
             "spans": job.layout.spans_json,
             "code": code_version("mnn"),
+            "digests": str(job.place.models.log),
         },
         doc=f"digest the files of {job.name}",
         deps=deps,

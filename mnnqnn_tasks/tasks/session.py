@@ -24,7 +24,6 @@ from mnnqnn_tasks.tasks.layout import Layout
 from mnnqnn_tasks.tasks.lock import FolderLock
 
 if TYPE_CHECKING:
-    from mnnqnn_tasks.cache.statcache import Numbers
     from mnnqnn_tasks.spec.genie import GenieModel, GeniePipeline
     from mnnqnn_tasks.spec.pipeline import Model, Pipeline
     from mnnqnn_tasks.tasks.executor import Executor
@@ -263,10 +262,6 @@ class Session:
             ModelFileError, StaleInputError: see `DigestCache.digest`.
         """
         return self._digests(path).digest(path)
-
-    def learn(self, path: str, numbers: Numbers, start: int, digest: str) -> None:
-        """Let all processes of the run know what a stage found; see `DigestCache.learn`."""
-        self._digests(path).learn(path, numbers, start, digest)
 
     def readable_digest(self, path: str) -> str | None:
         """Like `digest`, but ``None`` for a file that cannot be read or is being written.

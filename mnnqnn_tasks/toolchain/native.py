@@ -26,34 +26,30 @@ if TYPE_CHECKING:
 #: Added to the niceness of a process whose result nothing in the run waits for.
 _NICE = 3
 
-#: Files made, and values to remember.  Used and not remembered are ``digests``, where the
-#: stage knows some of what it made, and ``read``, those of what it read: see `DigestCache.learn`.
+#: Files made, and values to remember; ``digests``, where the stage knows some of what it
+#: made, is used and not remembered.
 Outcome = tuple[list[str], dict[str, Any]]
 
 
-def index(folder: str, out: str, structure: str, spans: str, code: str) -> Outcome:
+def index(folder: str, out: str, structure: str, spans: str, code: str, digests: str) -> Outcome:
     """``model.json``: the model by content; ``structure.json``: all but weight values.
 
-    ``spans`` is a file to remember what the model file, read by ``code``, says.
+    ``spans`` is a file to remember what the model file, read by ``code``, says; ``digests``
+    is a memory of file digests.
 
     Raises:
         ModelFileError, StaleInputError: see `index_model`.
     """
+    from mnnqnn_tasks.cache.statcache import DigestCache
     from mnnqnn_tasks.mnn.index import index_model
     from mnnqnn_tasks.mnn.spans import SpanMemory
 
-    read: dict[str, tuple[Numbers, int, str]] = {}
-
-    def learn(path: str, numbers: Numbers, begin: int, digest: str) -> None:
-        read[path] = numbers, begin, digest
-
-    made = index_model(folder, SpanMemory(spans, code), learn)
+    made = index_model(folder, SpanMemory(spans, code), DigestCache(digests))
     # Without fsync, here and below: the task database compares the size of what it finds.
     write_json(out, made.to_json(), durable=False)
     write_json(structure, _structure(made, folder), durable=False)
     return [out, structure, spans], {
-        "files": {name: digest.sha256 for name, digest in made.files.items()},
-        "read": read,
+        "files": {name: digest.sha256 for name, digest in made.files.items()}
     }
 
 

@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -210,6 +209,11 @@ def end_prestarted() -> None:
                 del _servers[lib_dir]
 
 
+def _memory_file(name: str) -> IO[bytes]:
+    """A file that no disk has: none is full, and none is to be made and deleted per call."""
+    return open(os.memfd_create(name), "w+b")
+
+
 def spawn(
     action: str,
     lib_dir: Path | None,
@@ -231,9 +235,9 @@ def spawn(
     """
     folder = library.find(lib_dir)
     with (
-        tempfile.TemporaryFile() as request,
-        tempfile.TemporaryFile() as response,
-        tempfile.TemporaryFile() as stderr,
+        _memory_file("request") as request,
+        _memory_file("response") as response,
+        _memory_file("stderr") as stderr,
     ):
         content = {
             **fields,

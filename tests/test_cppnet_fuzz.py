@@ -20,6 +20,7 @@ from mnnqnn_tasks.translate import emit_cpp
 
 _TOKEN = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[\w.]+(?:(?<=e)[+-]\d+\w*)?|\S', re.DOTALL)
 _FLOAT = re.compile(rb"\d+\.\d+(e[+-]\d+)?f?")
+_OF_NODE = re.compile(rb"^((?:in|out)puts|params?)_\w+$")
 _LITERAL = re.compile(rb'-|-?\d[\w.+-]*|"[^"]*"')
 
 
@@ -88,8 +89,12 @@ form = pytest.mark.parametrize("form", SOURCES)
 
 
 def tokens(source: bytes) -> list[bytes]:
-    """What is left without space and comments; of a float, the float32 that it gives."""
+    """What is left without space and comments; of a float, the float32 that it gives.
+
+    Of a variable that is called after a node only what it is for: the call may name another.
+    """
     found = [t for t in _TOKEN.findall(source) if not t.startswith((b"//", b"/*"))]
+    found = [_OF_NODE.sub(rb"\1", t) for t in found]
     return [struct.pack("<f", float(t.rstrip(b"f"))) if _FLOAT.fullmatch(t) else t for t in found]
 
 

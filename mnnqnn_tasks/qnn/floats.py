@@ -6,6 +6,7 @@ value that went in: the way every JSON reader and every C compiler takes it.
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from array import array
@@ -32,10 +33,16 @@ def decimals(values: Sequence[float]) -> list[str]:
         ValueError: a value is not finite.
         OverflowError: a value is beyond float32's range.
     """
-    exact = array("f", values)
+    return list(_texts(array("f", values).tobytes()))
+
+
+@functools.lru_cache(maxsize=64)  # a source and a net.json of one graph say the same scales
+def _texts(data: bytes) -> tuple[str, ...]:
+    """The texts of float32s given as bytes."""
+    exact = array("f", data)
     texts = ("%.9g " * len(exact) % tuple(exact)).split()
     if not all(map(math.isfinite, exact)):
         raise ValueError("not a finite number")
     if "-0" in texts:  # an integer to JSON, and those have no negative zero
-        return ["-0.0" if text == "-0" else text for text in texts]
-    return texts
+        texts = ["-0.0" if text == "-0" else text for text in texts]
+    return tuple(texts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from mnnqnn_tasks.qnn.floats import decimals
 from mnnqnn_tasks.qnn.ir import (
     AxisScaleOffset,
     BlockwiseExpansion,
@@ -41,15 +42,13 @@ Lines = Iterator[str]
 def literals(values: Sequence[float]) -> list[str]:
     """C++ ``float`` literals that give each value's float32 back exactly.
 
-    Nine significant digits always do; hexadecimal ones would need C++17.
+    Decimal: hexadecimal ones would need C++17.
 
     Raises:
         ValueError: a value is not finite.
     """
-    text = "%.8ef " * len(values) % tuple(values)
-    if "n" in text:  # inf, nan
-        raise ValueError("not a finite number")
-    return text.split()
+    # Digits alone are an integer, which takes no f.
+    return [f"{t}f" if "." in t or "e" in t else f"{t}.0f" for t in decimals(values)]
 
 
 def quoted(text: str) -> str:

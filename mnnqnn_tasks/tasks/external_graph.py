@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import doit
 from doit.task import Task
 
 from mnnqnn_tasks.spec.pipeline import Target
@@ -14,7 +13,7 @@ from mnnqnn_tasks.tasks import checks, graph
 from mnnqnn_tasks.tasks.keys import stage_key
 from mnnqnn_tasks.tasks.plan import Plan
 from mnnqnn_tasks.tasks.session import Job
-from mnnqnn_tasks.tasks.tools import Tools, compiler_tools, mnn_tools, sdk_tools
+from mnnqnn_tasks.tasks.tools import Tools, call, compiler_tools, mnn_tools, sdk_tools
 
 #: The task that makes all samples in one run.
 _IO = "io:{}:output"
@@ -186,14 +185,10 @@ def _base(tools: Tools, folder: str) -> str:
 
 
 def _call(job: Job, task: str, tools: Tools) -> dict[str, Any]:
-    """How the tools of a task run; nothing of it changes what they make."""
+    """How the tools of a task run, and where they are."""
     chain = job.pipeline.toolchain
     return {
-        "label": task,
-        "log": job.layout.log(task),
-        "work": job.layout.work(task),
-        "limit_s": chain.time_limit_s,
-        "live": doit.get_var("live", "0") not in ("0", "", "no", "false"),
+        **call(job.layout, task, chain.time_limit_s),
         "stamps": tools.stamps,
         "mnn": str(chain.mnn_path),
         "sdk": str(chain.qnn_sdk_root),

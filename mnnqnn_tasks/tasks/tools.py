@@ -12,13 +12,17 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import doit
 
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.tasks import session
 from mnnqnn_tasks.tasks.session import Job
 
 if TYPE_CHECKING:
+    from mnnqnn_tasks.tasks.geniechain.layout import GenieLayout
+    from mnnqnn_tasks.tasks.layout import Layout
     from mnnqnn_tasks.toolchain.external.stages import Stamps
 
 #: The entries of a key that say which build of MNN, which SDK and which compiler run.
@@ -56,6 +60,17 @@ def _files_in(folder: str, above: frozenset[str]) -> Iterator[str]:
                 yield entry.path
             elif entry.name != _DERIVED and os.path.realpath(entry.path) not in above:
                 yield from _files_in(entry.path, above)
+
+
+def call(layout: Layout | GenieLayout, task: str, limit_s: int) -> dict[str, Any]:
+    """How the tools of a task run, as JSON values; nothing of it changes what they make."""
+    return {
+        "label": task,
+        "log": layout.log(task),
+        "work": layout.work(task),
+        "limit_s": limit_s,
+        "live": doit.get_var("live", "0") not in ("0", "", "no", "false"),
+    }
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import doit
 from doit.task import Task
 
 from mnnqnn_tasks.genie.names import GraphName, NamePlan, plan
@@ -18,6 +17,7 @@ from mnnqnn_tasks.tasks.fresh import Check
 from mnnqnn_tasks.tasks.geniechain.compiler import Compiler, compiler_of
 from mnnqnn_tasks.tasks.keys import code_version, qnn_identity
 from mnnqnn_tasks.tasks.session import GenieJob
+from mnnqnn_tasks.tasks.tools import call
 
 #: The files of a target beside its binaries, as `stages.config` makes them.
 _CONFIG_FILES = ("genie_config.json", "htp_backend_ext_config.json", "tokenizer.json")
@@ -248,13 +248,7 @@ def _external(job: GenieJob, task: str, target: Target, number: int, graphs: lis
             "split": str(number),
             "splits": str(job.model.splits),
         },
-        "tools": {
-            "label": task,
-            "log": layout.log(task),
-            "work": layout.work(task),
-            "limit_s": chain.time_limit_s,
-            "live": doit.get_var("live", "0") not in ("0", "", "no", "false"),
-        },
+        "tools": call(layout, task, chain.time_limit_s),
     }
     return arguments, [layout.log(task), layout.work(task)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,23 @@ def test_damaged_binaries(binary: bytes, tmp_path: Path) -> None:
     for _ in range(120):
         path.write_bytes(damaged(binary, rng))
         judged(path)
+
+
+def test_counts_of_a_damaged_binary_are_not_believed(binary: bytes, tmp_path: Path) -> None:
+    """libQnnSystem hands on the count of tensors as it stands there: 16 million is gigabytes."""
+    (begin,) = struct.unpack_from("<Q", binary, 24)  # of what is behind the metadata
+    counts = [at for at in range(40, begin, 4) if binary[at : at + 4] == struct.pack("<I", 6)]
+    assert counts  # of a graph's inputs, among others
+    path, refused = tmp_path / "damaged.bin", 0
+    for at in counts:
+        path.write_bytes(binary[:at] + struct.pack("<I", 6 + (1 << 24)) + binary[at + 4 :])
+        try:
+            file = graphs.read(path)
+        except GenieError as error:
+            refused += "damaged" in error.what
+        else:
+            assert all(len(graph.inputs) == 6 for graph in file.graphs)
+    assert refused
 
 
 def test_damaged_binaries_are_not_renumbered(binary: bytes, tmp_path: Path) -> None:

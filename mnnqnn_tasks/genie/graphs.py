@@ -22,6 +22,9 @@ from mnnqnn_tasks.qnn.binary import TensorInfo
 #: A tensor at the border of a graph: name, dtype, dims, quantization.
 Tensor = TensorInfo
 
+#: Reading metadata takes milliseconds; a library that is led astray by it gets no longer.
+_SECONDS = 120.0
+
 #: Metadata takes kilobytes per graph; more than this is no dump.
 _MAX_DUMP = 256 << 20
 
@@ -99,7 +102,7 @@ def read_binary(path: Path, lib_dir: Path | None = None) -> ContextFile:
     from mnnqnn_tasks.qnn import run
 
     try:
-        info = run.inspect(path.absolute(), lib_dir)
+        info = run.inspect(path.absolute(), lib_dir, _SECONDS)
     except QnnError as error:
         if why := damage.reason(path):
             what = "a damaged context binary (Genie: Create From Binary FAILED)"

@@ -21,6 +21,8 @@ _BINARY_VERSIONS = {
     3: "contextBinaryInfoV3",
 }
 _GRAPH_VERSIONS = {1: "graphInfoV1", 2: "graphInfoV2", 3: "graphInfoV3"}
+_DAMAGED = "the metadata of the context binary is damaged"
+_MAX_RANK = 32  # HTP takes 5
 _TODO = "link it again; a binary is only read from where link wrote it"
 
 
@@ -149,18 +151,24 @@ def _graph(info: Any, where: str) -> GraphInfo:
             }
     return GraphInfo(
         name=_text(body.graphName),
-        inputs=_tensors(body.graphInputs, body.numGraphInputs),
-        outputs=_tensors(body.graphOutputs, body.numGraphOutputs),
+        inputs=_tensors(body.graphInputs, body.numGraphInputs, where),
+        outputs=_tensors(body.graphOutputs, body.numGraphOutputs, where),
         **options,
     )
 
 
-def _tensors(pointer: Any, count: int) -> tuple[TensorInfo, ...]:
-    return tuple(_tensor(pointer[index]) for index in range(count))
+def _tensors(pointer: Any, count: int, where: str) -> tuple[TensorInfo, ...]:
+    """Copy tensors; the library hands on the count of a damaged file as it is."""
+    if count and not pointer:
+        raise QnnError(_DAMAGED, where=where, why=f"{count} tensors are missing", todo=_TODO)
+    return tuple(_tensor(pointer[index], where) for index in range(count))
 
 
-def _tensor(tensor: Any) -> TensorInfo:
-    body = tensor.v2 if tensor.version == 2 else tensor.v1
+def _tensor(tensor: Any, where: str) -> TensorInfo:
+    body = {1: tensor.v1, 2: tensor.v2}.get(tensor.version)
+    if body is None or body.rank > _MAX_RANK or (body.rank and not body.dimensions):
+        what = f"rank {body.rank}" if body else f"version {tensor.version}"
+        raise QnnError(_DAMAGED, where=where, why=f"a tensor of {what}", todo=_TODO)
     dims = (ctypes.c_uint32 * body.rank).from_address(body.dimensions) if body.rank else ()
     quant = body.quantizeParams
     encoding, scale, offset = None, None, None

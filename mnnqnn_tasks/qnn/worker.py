@@ -7,6 +7,7 @@ whatever happens.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -25,6 +26,10 @@ from mnnqnn_tasks.qnn.times import measured
 Request = dict[str, Any]
 
 _PR_SET_PDEATHSIG = 1
+
+#: What reading metadata may take beside the mapped file; the library makes room for as many
+#: tensors as a damaged count says.
+_METADATA_BYTES = 512 << 20
 
 
 def _link(request: Request) -> object:
@@ -56,7 +61,21 @@ def _validate(request: Request) -> object:
 def _inspect(request: Request) -> object:
     from mnnqnn_tasks.qnn.inspect import System
 
-    return System(Path(request["lib_dir"])).inspect(Path(request["binary"])).to_json()
+    system, path = System(Path(request["lib_dir"])), Path(request["binary"])
+    with contextlib.suppress(OSError):  # of a missing file, which `inspect` tells
+        _limit_memory(os.path.getsize(path) + _METADATA_BYTES)
+    return system.inspect(path).to_json()
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process have so many bytes of address space beside what it has."""
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        pages = int(stream.read().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if soft < 0 else min(wanted, soft), hard))
 
 
 def _load(request: Request) -> object:

@@ -87,7 +87,7 @@ class GenieLint(FileCommand):
             return 0
         config = read_config(Path(options["config"])) if options["config"] else None
         if not files and config is not None:
-            files = [str(config.path(name)) for name in config.binaries]
+            files = _listed(config)
         if not files:
             raise InvalidCommand(
                 "genie_lint needs a context binary\n  to do: name one or more files"
@@ -102,6 +102,17 @@ class GenieLint(FileCommand):
         sys.stdout.flush()
         bad = len(result.findings) if options["strict"] else result.errors
         return 1 if bad else 0
+
+
+def _listed(config: Any) -> list[str]:
+    """The context binaries that a config names."""
+    from mnnqnn_tasks.genie.config_check import check
+
+    if not config.binaries:
+        problems = check(config)
+        why = "".join(f"\n    {problem.place}: {problem.what}" for problem in problems)
+        raise GenieError("the config names no context binary", where=config.file, why=why)
+    return [str(config.path(name)) for name in config.binaries]
 
 
 def _read(files: list[str]) -> list[Any]:

@@ -211,6 +211,8 @@ def _tensors() -> Iterator[Case]:
         ),
     )
     yield Case("logits of another name", ((name, TOKEN.renamed(logits="scores")),))
+    pooled = TOKEN.renamed(logits="pooled_output")
+    yield Case("an embedding model's output", ((name, pooled),), quick=False)
     yield Case("mask of another name", ((name, TOKEN.renamed(attention_mask="mask")),))
     yield Case(
         "logits of another vocabulary",

@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from genie_cases import Case, write_case, write_files
 from genie_models import build, graph, language
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnnqnn_tasks.errors import GenieError, MnnqnnError
 from mnnqnn_tasks.files import canonical_json
-from mnnqnn_tasks.genie import graphs, report
+from mnnqnn_tasks.genie import graphs, library, report
 from mnnqnn_tasks.genie.config_check import check
 from mnnqnn_tasks.genie.config_read import read_config
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo, Tensor
 from mnnqnn_tasks.genie.lint import lint
 from mnnqnn_tasks.genie.names import parse
 from mnnqnn_tasks.genie.order import in_order, ordered
+from mnnqnn_tasks.genie.probe import probe, to_text
 from mnnqnn_tasks.genie.renumber import renumber
 from mnnqnn_tasks.genie.versions import VERSIONS
 
@@ -98,6 +100,26 @@ def test_damaged_binaries_are_not_renumbered(binary: bytes, tmp_path: Path) -> N
         with pytest.raises(MnnqnnError):
             renumber([path], out)
         assert not out.exists() or not any(out.iterdir())
+
+
+def test_damaged_bundles_are_probed(binary: bytes, tmp_path: Path) -> None:
+    """libGenie may refuse, crash or take it: that is a result, and we predict the same."""
+    rng = random.Random(6)
+    one = Case("genie_config", ())
+    write_files(tmp_path)
+    path = write_case(tmp_path, one)
+    config = json.loads(path.read_text())
+    config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = ["a.bin"]
+    for number in range(9):
+        whole = number % 3
+        (tmp_path / "a.bin").write_bytes(binary if whole else damaged(binary, rng))
+        path.write_bytes(written(config if whole != 1 else mutated(config, rng), rng))
+        try:
+            found = probe(tmp_path, library.find(None), timeout=60)
+        except GenieError as error:
+            assert str(tmp_path) in str(error)
+            continue
+        assert found.exit_code in (0, 1), "\n".join(to_text(found))
 
 
 def test_damaged_binaries_that_are_loaded(binary: bytes, tmp_path: Path) -> None:

@@ -123,7 +123,11 @@ RULES: tuple[Rule, ...] = (
         "graphs of the first split have input_ids, or embeddings",
         f"{_SEED}; {_TRIED}",
     ),
-    Rule("last-output", "graphs of the last split have logits", f"{_SEED}; {_TRIED}"),
+    Rule(
+        "last-output",
+        "graphs of the last split have logits",
+        f"{_SEED}; {_TRIED}; in a dialog pooled_output, sequence_output and their like will not do",
+    ),
     Rule(
         "shape",
         "embeddings, logits, mask, positions and KV cache have the shapes of AR, CL and config",

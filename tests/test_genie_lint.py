@@ -21,7 +21,7 @@ from mnnqnn_tasks.genie.config_read import read_config
 from mnnqnn_tasks.genie.finding import ADVICE, Finding
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
 from mnnqnn_tasks.genie.lint import Lint, lint
-from mnnqnn_tasks.genie.versions import VERSIONS, Version
+from mnnqnn_tasks.genie.versions import VERSIONS, Version, parse_version
 from mnnqnn_tasks.qnn.ir import Graph
 from mnnqnn_tasks.spec.schemas import schema
 
@@ -370,6 +370,13 @@ def test_command_without_a_dodo_file(bundles: Bundles, tmp_path: Path) -> None:
     assert "Genie of QAIRT 2.47 takes the model" in result.stdout
     assert "0 errors, 0 warnings" in result.stdout
     assert not any(tmp_path.iterdir())
+
+
+def test_an_unknown_release_is_told_from_known_ones(bundles: Bundles) -> None:
+    result = lint(bundles.read("good"), versions=[parse_version("2.45"), parse_version("2.51")])
+    text = report.as_text(result)
+    assert text.startswith("Genie of QAIRT 2.45 (not known, taken for 2.42), 2.51 takes the model:")
+    assert [one["known"] for one in report.as_json(result)["loaders"]] == [False, True]
 
 
 def test_command_reads_the_files_of_a_config(bundles: Bundles, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from mnnqnn_tasks.genie.finding import Finding
 from mnnqnn_tasks.genie.lint import Lint
 from mnnqnn_tasks.genie.prediction import Prediction, Variant
 from mnnqnn_tasks.genie.rulebook import RULES
-from mnnqnn_tasks.genie.versions import VERSIONS, Version
+from mnnqnn_tasks.genie.versions import VERSIONS, Version, nearest
 
 _WIDTH = 100
 
@@ -44,7 +44,7 @@ def _alike(predictions: Sequence[Prediction]) -> Iterator[list[Prediction]]:
 
 def _table(predictions: Sequence[Prediction], files: dict[str, str]) -> list[str]:
     first = predictions[0]
-    releases = ", ".join(str(prediction.version) for prediction in predictions)
+    releases = ", ".join(_release(prediction.version) for prediction in predictions)
     verdict = "takes" if first.accepted else "refuses"
     lines = [f"Genie of QAIRT {releases} {verdict} the model:"]
     if not first.variants:
@@ -59,6 +59,11 @@ def _table(predictions: Sequence[Prediction], files: dict[str, str]) -> list[str
         cells = [cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)]
         lines.append(("  " + "  ".join(cells)).rstrip())
     return lines
+
+
+def _release(version: Version) -> str:
+    taken = nearest(version)
+    return str(version) if taken == version else f"{version} (not known, taken for {taken})"
 
 
 def _of_one_kind(findings: Sequence[Finding]) -> Iterator[list[Finding]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from genie_cases import PROMPT, TOKEN, Case, graphs, write_case, write_files
-from genie_models import OPTIONS, build, graph
+from genie_models import OPTIONS, VOCABULARY, build, graph, language
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +22,10 @@ from mnnqnn_tasks.genie import library, probe, testimony, witness
 from mnnqnn_tasks.genie.prediction import Prediction, Refusal, Variant
 from mnnqnn_tasks.genie.testimony import Testimony as Heard
 from mnnqnn_tasks.genie.versions import Version
+from mnnqnn_tasks.qnn.ir import Graph, Node, ScalarParam, Tensor
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas/genie_probe.schema.json").read_text())
+KINDS = (("token", 1), ("prompt", 16))
 NAMES = ("token_ar1_cl64_1_of_1", "prompt_ar16_cl64_1_of_1")
 GOOD = Case("genie_config", ((NAMES[0], TOKEN), (NAMES[1], PROMPT)))
 VALUELESS = TOKEN.without("past_value_0_in", "past_value_0_out")
@@ -68,6 +70,50 @@ def test_it_loads_and_answers(folder: Path, lib_dir: Path) -> None:
     assert re.fullmatch(r"1\.\d+\.\d+", heard.api)
     assert re.fullmatch(r"2\.\d+\.\d+", heard.version)
     assert sorted(os.listdir(folder)) == before
+
+
+def counting(ar: int, name: str) -> tuple[Graph, Graph]:
+    """Two splits that say t + 1 after t; the first looks tokens up and tells no context length."""
+    hidden = Tensor("h1", "APP_READ", "FLOAT_16", (1, ar, VOCABULARY))
+    table = Tensor("next", "STATIC", "FLOAT_16", (VOCABULARY, VOCABULARY))
+    ids = Tensor("input_ids", "APP_WRITE", "INT_32", (1, ar))
+    axis = ScalarParam("axis", "INT_32", 0)
+    look = Node("look", "Gather", ("next", "input_ids"), ("h1",), (axis,))
+    body = language(ar, 64, first=False)
+    inputs = [port for port in body.inputs if port.name != "hidden"]
+    last = graph(name.format(k=2), replace(body, inputs=tuple(inputs)).without("logits"))
+    last.tensors += [
+        replace(hidden, kind="APP_WRITE"),
+        Tensor("logits", "APP_READ", "FLOAT_16", hidden.dims),
+    ]
+    last.nodes.append(Node("say", "Reshape", ("h1",), ("logits",)))
+    return Graph(name.format(k=1), [ids, table, hidden], [look]), last
+
+
+@pytest.mark.parametrize(
+    ("form", "outcome"),
+    [
+        ("{kind}_ar{ar}_cl64_{{k}}_of_2", "accepted"),
+        ("qwen2_5_7b_instruct_{kind}_{{k}}_of_2", "accepted"),
+        ("qwen_2048_{kind}_{{k}}_of_2", "refused"),
+    ],
+)
+def test_what_names_without_ar_and_cl_do(
+    folder: Path, lib_dir: Path, tmp_path: Path, form: str, outcome: str
+) -> None:
+    """Splits speak sense as long as the tensors tell AR and CL; a number in a name hides that."""
+    pairs = [counting(ar, form.format(kind=kind, ar=ar)) for kind, ar in KINDS]
+    names = ["1.bin", "2.bin"]
+    build(tmp_path, dict(zip(names, zip(*pairs, strict=True), strict=True)))
+    write_files(tmp_path)
+    path = write_case(tmp_path, Case("genie_config", ()))
+    config = json.loads(path.read_text())
+    config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = names
+    path.write_text(json.dumps(config))
+    found = probe.probe(tmp_path, lib_dir, "a b c", tokens=4)
+    assert found.disagreements == ()
+    assert found.heard.outcome == outcome
+    assert found.heard.answer == (("d", "e", "f", "g") if outcome == "accepted" else None)
 
 
 def test_it_refuses(folder: Path, lib_dir: Path) -> None:

@@ -238,12 +238,19 @@ def test_a_users_own_task_may_name_any_of_ours(sealed: Project) -> None:
         dodo,
         dodo.read_bytes()
         + b"""
+from doit.task import result_dep
+
 def task_after():
     return {"actions": ["true"], "task_dep": ["link:m:a"], "uptodate": [True]}
+
+def task_told():
+    return {"actions": ["true"], "uptodate": [result_dep("bundle:m:a")]}
 """,
     ):
-        result = sealed.doit("export_qnn", "after")
-    assert result.code == 0 and result.ran <= {"after"}, result.text
+        result = sealed.doit("export_qnn", "after", "told")
+        assert result.code == 0 and result.ran <= {"after", "told"}, result.text
+        result = sealed.doit("export_qnn", "after", "told")
+        assert result.code == 0 and "\n0 run, " in f"\n{result.text}", result.text
 
 
 def test_a_changed_model_is_exported_again(sealed: Project) -> None:

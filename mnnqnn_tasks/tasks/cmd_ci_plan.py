@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from doit.cmd_base import tasks_and_deps_iter
 from doit.control import TaskControl
 from doit.exceptions import InvalidCommand
 from doit.task import Task
@@ -104,7 +103,7 @@ class CiPlan(TaskCommand):
                     "export_qnn:MODEL or export_qnn:MODEL:TARGET; `doit why` tells of every "
                     "other task"
                 )
-        asked = {task.name for task in tasks_and_deps_iter(tasks, chosen)}
+        asked = {task.name for task in names.reach(tasks, chosen)}
         parts = list(self._parts(tasks, asked))
         if matrix:
             self.say(canonical_json({"include": [_row(p) for p in parts if p.state == "build"]}))
@@ -165,7 +164,7 @@ class CiPlan(TaskCommand):
     ) -> tuple[Reason, ...]:
         """The stale tasks that a bundle depends on; ``stale`` remembers what was asked."""
         found = []
-        for task in tasks_and_deps_iter(tasks, [bundle]):
+        for task in names.reach(tasks, [bundle]):
             if session.current().is_group(task.name) or task.loader is not None:
                 continue  # the tasks of a cut that is gone follow from the others
             if task.name not in stale:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doit.cmd_base import check_tasks_exist, subtasks_iter, tasks_and_deps_iter
+from doit.cmd_base import check_tasks_exist, subtasks_iter
 from doit.cmd_forget import Forget as DoitForget
 from doit.control import TaskControl
 
@@ -23,7 +23,7 @@ class Forget(DoitForget):  # type: ignore[misc]
         wanted = names.expand(self.sel_tasks, tasks)
         check_tasks_exist(tasks, wanted)
         if forget_sub:
-            chosen = [task.name for task in tasks_and_deps_iter(tasks, wanted)]
+            chosen = [task.name for task in names.reach(tasks, wanted)]
         else:
             chosen = [
                 each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from doit.cmd_base import tasks_and_deps_iter
 from doit.control import TaskControl
 
 from mnnqnn_tasks.tasks import names, session
@@ -24,7 +23,7 @@ class Why(TaskCommand):
         tasks = TaskControl(self.task_list).tasks  # which finds out who makes whose inputs
         selected = names.expand(self.sel_tasks or tasks, tasks)
         stale = 0
-        for task in tasks_and_deps_iter(tasks, selected):
+        for task in names.reach(tasks, selected):
             if session.current().is_group(task.name) or not task.actions:
                 continue
             status = self.dep_manager.get_status(task, tasks)

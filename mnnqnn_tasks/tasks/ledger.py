@@ -7,12 +7,14 @@ do not change when the folder moves.
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 from doit.exceptions import InvalidTask
 
 from mnnqnn_tasks.errors import DiskError
+from mnnqnn_tasks.files import sha256_bytes
 from mnnqnn_tasks.tasks import session, signals
 from mnnqnn_tasks.tasks.journal import Journal, PathNames
 
@@ -21,6 +23,9 @@ _DEPS = "deps:"
 
 #: doit's key for what a task returned.
 _VALUES = "_values_:"
+
+#: doit's key for the same again, to compare with in ``result_dep``.
+_RESULT = "result:"
 
 
 class Ledger:
@@ -68,6 +73,9 @@ class Ledger:
         if dependency == _VALUES and isinstance(value, dict):
             for short, was in value.get("made", {}).items():
                 session.current().made[names.expand(short)] = was
+        if dependency == _RESULT and isinstance(value, dict):
+            # The values say it all once; whoever wants the result asks if it is another one.
+            value = sha256_bytes(json.dumps(value, sort_keys=True).encode("utf-8"))
         if dependency != _DEPS:
             record[names.shorten(dependency)] = value
             self._dirty.add(task_id)

@@ -14,11 +14,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from mnnqnn_tasks.errors import DiskError
+
+T = TypeVar("T")
 
 #: Temporary files carry this prefix; a rerun may delete any that it finds.
 TEMP_PREFIX = ".tmp-"
@@ -67,6 +69,18 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise DiskError("cannot write", where=str(path), why=why, todo=todo) from error
 
 
+def _in_folder(folder: Path, make: Callable[[], T]) -> T:
+    """What ``make`` makes in ``folder``, which is made where there is none.
+
+    Asking first would cost more than most files.
+    """
+    try:
+        return make()
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        return make()
+
+
 @contextlib.contextmanager
 def atomic_writer(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file that becomes ``path`` when the block ends without an error.
@@ -81,8 +95,9 @@ def atomic_writer(path: str | os.PathLike[str], *, durable: bool = True) -> Iter
     """
     target = Path(path)
     with disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fd, temp = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=target.parent)
+        fd, temp = _in_folder(
+            target.parent, lambda: tempfile.mkstemp(prefix=TEMP_PREFIX, dir=target.parent)
+        )
         try:
             with os.fdopen(fd, "wb") as stream:
                 yield stream
@@ -155,13 +170,12 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
     """
     goal = Path(target)
     with disk_errors(goal):
-        goal.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
             if os.path.samefile(source, goal):
                 return  # rename(2) of two names of one file does nothing and leaves both
         temp = tempfile.mktemp(prefix=TEMP_PREFIX, dir=goal.parent)
         try:
-            os.link(source, temp)
+            _in_folder(goal.parent, lambda: os.link(source, temp))
         except OSError:
             with open(source, "rb") as src, atomic_writer(goal) as dst:
                 while chunk := src.read(_CHUNK):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,8 +25,8 @@ def emit(
     """Write ``<graph>.cpp``, ``<graph>_net.json`` and a ``.raw`` per static tensor.
 
     The raw files are hard links into ``blob_store`` (copies where the file system has
-    none).  Everything is made in a folder beside and moved in, ``<graph>_net.json``
-    last; until then the folder holds no net.json, so a run that was killed is seen to be
+    none).  Everything is made under other names and renamed, ``<graph>_net.json`` last;
+    until then the folder holds no net.json, so a run that was killed is seen to be
     incomplete.  Raw files of an older translation are removed.
 
     Raises:
@@ -36,32 +36,38 @@ def emit(
     net = netjson.dumps(graph)
     with disk_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-        for old in out_dir.glob(f"{TEMP_PREFIX}*"):
-            shutil.rmtree(old, ignore_errors=True)
-        work = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=out_dir))
+        _remove_temporary(out_dir)
     try:
         for sha256, data in blobs.items():
             blobstore.put(blob_store, sha256, data)
-        names = [f"{graph.name}.cpp"]
+        made: dict[str, Path] = {}
+
+        def place(name: str) -> Path:
+            return made.setdefault(name, out_dir / f"{TEMP_PREFIX}{len(made)}")
+
         # Nothing is flushed to the disk: what a power cut takes is missed by size, and link
         # checks every blob against its digest.
-        write_bytes(work / names[0], emit_cpp.source(graph).encode(), durable=False)
+        source = emit_cpp.source(graph).encode()
+        write_bytes(place(f"{graph.name}.cpp"), source, durable=False)
         for tensor in graph.tensors:
-            if tensor.blob is None:
-                continue
-            names.append(f"{tensor.name}.raw")
-            link_or_copy(blob_store / tensor.blob.sha256, work / names[-1])
+            if tensor.blob is not None:
+                link_or_copy(blob_store / tensor.blob.sha256, place(f"{tensor.name}.raw"))
         last = f"{graph.name}_net.json"
-        write_bytes(work / last, net.encode(), durable=False)
+        write_bytes(place(last), net.encode(), durable=False)
         with disk_errors(out_dir):
             (out_dir / last).unlink(missing_ok=True)
-            for stale in set(_files(out_dir, ".raw")) - set(names):
-                (out_dir / stale).unlink()
-            for name in (*names, last):
-                os.replace(work / name, out_dir / name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+            for old in out_dir.glob("*.raw"):
+                if old.name not in made:
+                    old.unlink()
+            for name, temp in made.items():
+                os.replace(temp, out_dir / name)
+    except BaseException:
+        _remove_temporary(out_dir)
+        raise
 
 
-def _files(folder: Path, suffix: str) -> list[str]:
-    return [entry.name for entry in folder.iterdir() if entry.suffix == suffix]
+def _remove_temporary(folder: Path) -> None:
+    """Delete what is not finished, also by a run that was killed."""
+    for old in folder.glob(f"{TEMP_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()

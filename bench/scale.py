@@ -12,6 +12,7 @@ them, and without the seals, which says what it costs to ask every task.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -34,9 +35,13 @@ _YOUNG = 2.1
 
 
 def copy(project: common.Project, name: str) -> Iterator[str]:
-    """Copy the exported model ``m000`` and all that was made of it; the journal's lines."""
-    for top in (project.root / "models", project.build, project.dist):
-        shutil.copytree(top / "m000", top / name, copy_function=shutil.copy2)
+    """Copy the exported model ``m000`` and all that was made of it; the journal's lines.
+
+    What was made are links: nothing writes to it where there is nothing to do.
+    """
+    shutil.copytree(project.root / "models" / "m000", project.root / "models" / name)
+    for top in (project.build, project.dist):
+        shutil.copytree(top / "m000", top / name, copy_function=os.link)
     for line in (project.build / ".mnnqnn" / "tasks.jsonl").read_text("utf-8").splitlines():
         task, record = json.loads(line)
         stage, _, rest = task.partition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from external_doubles import COMPILE, CONTEXT, IO, MODEL_LIB, Tools, mnn_build, qnn_sdk
@@ -34,10 +35,11 @@ class Machine:
         made.pipeline(tools=[str(mnn.folder / "double.py")])
         return made
 
-    def pipeline(self, **more: object) -> None:
+    def pipeline(self, **more: Any) -> None:
         root = str(self.sdk.folder.parents[1])
         places = {"mnn_path": str(self.mnn.folder), "qnn_sdk_root": root}
-        self.project.pipeline(toolchain={**EXTERNAL, **places, **more})
+        lengths = {"chunk_sizes": more.pop("chunk_sizes", (16,))}
+        self.project.pipeline(toolchain={**EXTERNAL, **places, **more}, **lengths)
 
     def export(self, *tasks: str) -> set[str]:
         for tools in (self.mnn, self.sdk):
@@ -85,6 +87,14 @@ def test_every_stage_comes_from_the_cache(first: Machine) -> None:
     flip_weight(third.project, 2)
     third.export("link")
     assert third.calls() == {IO: 1, COMPILE: 1, MODEL_LIB: 2, CONTEXT: 1}
+
+
+def test_other_lengths_are_other_samples(first: Machine) -> None:
+    other = Machine.make(first.shared, "lengths")
+    other.pipeline(tools=[str(other.mnn.folder / "double.py")], chunk_sizes=(24,))
+    other.export("io")
+    assert other.calls() == {**NOTHING, IO: 1}
+    assert {path.name for path in (other.project.build / "testdir").iterdir()} == {"1", "24"}
 
 
 def test_other_tools_make_their_own(first: Machine) -> None:

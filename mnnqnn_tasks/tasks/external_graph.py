@@ -40,7 +40,7 @@ def io_tasks(job: Job) -> Iterator[Task]:
         doc=f"IO samples of {job.name} by MNN's tool",
         deps=[layout.model_json],
         targets=[path for pair in pairs.values() for path in pair],
-        key=stage_key("external.io", **mnn.key),
+        key=stage_key("external.io", shapes=list(job.model.shapes), **mnn.key),
         base=_base(mnn, layout.samples),
         clean=_leavings(job, name),
     )

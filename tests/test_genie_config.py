@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 from genie_models import HEAD_DIM, VOCABULARY, graph, split
+from genie_wheels import WHEELS, fetch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +24,11 @@ from mnnqnn_tasks.errors import GenieError
 from mnnqnn_tasks.genie import config_check, library
 from mnnqnn_tasks.genie.config import Device, GenieConfig, Penalty, Rope, Sampler, write
 from mnnqnn_tasks.genie.config_keys import BLOCKS
+from mnnqnn_tasks.genie.config_problem import Problem
 from mnnqnn_tasks.genie.config_read import blocks, load, read_config
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo, Tensor
+from mnnqnn_tasks.genie.lint import lint
+from mnnqnn_tasks.genie.versions import NEWEST, Version, parse_version
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas/genie_config.schema.json").read_text())
 CONFIG = GenieConfig(
@@ -230,11 +235,22 @@ def test_the_schema_has_the_keys_of_the_table() -> None:
     }
 
 
+def test_the_schema_tells_the_release_of_newer_keys() -> None:
+    text = json.dumps(SCHEMA)
+    for table in BLOCKS.values():
+        for name, key in table.items():
+            told = re.findall(rf'"{name}": {{"description": "([^"]*)"', text)
+            assert key.since is None or any(f"Since QAIRT {key.since}." in one for one in told), (
+                name
+            )
+
+
 #: Keys that only mean something with others, or that libGenie checks further.
 RICHER = {"engine", "role", "type", "callback-name", "longcontext", "cache-groups", "batching"}
 VALUES: dict[str, Any] = {
     "a whole number": 1,
     "a whole number from 0": 1,
+    "a number of tokens": 1,
     "a whole number below 2147483648": -1,
     "a number": 0.5,
     "a number from 0": 0,
@@ -249,6 +265,7 @@ WRONG: dict[str, Any] = {
     "1": 2,
     "a whole number": "1",
     "a whole number from 0": "1",
+    "a number of tokens": "1",
     "a whole number below 2147483648": 1 << 31,
     "a number": "0.5",
     "a number from 0": -0.1,
@@ -263,37 +280,56 @@ WRONG: dict[str, Any] = {
 }
 
 
-Tried = tuple[str, bool, dict[str, Any]]
+#: Of the right type, and outside its range.
+OUTSIDE: dict[str, Any] = {
+    "a whole number from 0": -1,
+    "a number of tokens": -1,
+    "a number from 0": -0.1,
+    "a number from 0 to 1": 1.1,
+    "a whole number below 2147483648": 1 << 31,
+}
+#: Where a value was not tried above, and releases differ.
+MORE: tuple[tuple[str, str, Any], ...] = (
+    ("dialog", "harmony", {}),
+    ("dialog", "nested-generator", {}),
+    ("dialog", "nested-policy", [{}]),
+    ("dialog", "callback-type", "text"),
+    ("dialog.engine", "batching", {}),
+    ("dialog.engine.backend", "extensions", ["text"]),
+)
+
+Tried = tuple[str, list[Problem], dict[str, Any]]
 
 
 def variants() -> Iterator[Tried]:
-    """A label, whether our check takes it, and a config: one key at a time."""
+    """A label, what our check says, and a config: one key at a time."""
     for place, table in BLOCKS.items():
         for name, key in table.items():
             if f"{place}.{name}" in BLOCKS or (not place and name in BLOCKS):
                 continue
-            for label, value in (("right", VALUES.get(key.kind)), ("wrong", WRONG.get(key.kind))):
+            for label, values in (("right", VALUES), ("wrong", WRONG), ("outside", OUTSIDE)):
+                value = values.get(key.kind)
                 if value is not None and not key.choices and name not in RICHER:
                     yield from _with(f"{place}.{name} {label}", place, name, value)
             if key.needed and name != "kv-dim":  # which createFromJson does not ask for
                 yield from _with(f"{place}.{name} missing", place, name, None)
         yield from _with(f"{place}.nobody unknown", place, "nobody", 1)
+    for place, name, value in MORE:
+        yield from _with(f"{place}.{name} more", place, name, value)
 
 
 #: With every block of the table that a config may have.
 FULL = replace(CONFIG, sampler=Sampler(penalty=Penalty(64)))
 
 
-def _with(
-    label: str, place: str, name: str, value: Any
-) -> Iterator[tuple[str, bool, dict[str, Any]]]:
+def _with(label: str, place: str, name: str, value: Any) -> Iterator[Tried]:
     raw = copy.deepcopy(FULL.to_json())
     for _, block in blocks(raw, place):
         if value is None:
             block.pop(name)  # type: ignore[attr-defined]
         else:
             block[name] = value  # type: ignore[index]
-    yield label, not list(config_check.keys(raw)), raw
+    yield label, list(config_check.keys(raw)), raw
 
 
 _ASK = """
@@ -308,25 +344,53 @@ os._exit(0)
 """
 
 
-def ask(configs: list[dict[str, Any]]) -> list[bool]:
-    """Which of the configs the installed libGenie takes."""
+def ask(configs: list[dict[str, Any]], lib_dir: Path) -> list[bool]:
+    """Which of the configs a libGenie takes."""
     done = subprocess.run(
-        [sys.executable, "-c", _ASK, str(library.find(None) / library.LIBRARY)],
+        [sys.executable, "-c", _ASK, str(lib_dir / library.LIBRARY)],
         input=json.dumps([json.dumps(config) for config in configs]).encode(),
         capture_output=True,
         check=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(lib_dir)},
     )
     codes = json.loads(done.stderr.rpartition(b"\n@")[2])
     return [code == 0 for code in codes]
 
 
-def test_libgenie_takes_and_refuses_the_same_configs() -> None:
+def disagreements(lib_dir: Path, release: Version) -> list[tuple[str, bool]]:
+    """Configs that a libGenie takes (or does not) against what we say of its release."""
     tried = list(variants())
-    assert len(tried) > 150
-    verdicts = ask([config for _, _, config in tried])
-    assert [
-        (label, "libGenie takes it" if verdict else "libGenie refuses it")
-        for (label, ours, _), verdict in zip(tried, verdicts, strict=True)
-        if ours != verdict
-    ] == []
+    assert len(tried) > 180
+    verdicts = ask([config for _, _, config in tried], lib_dir)
     assert True in verdicts and False in verdicts
+    return [
+        (label, verdict)
+        for (label, problems, _), verdict in zip(tried, verdicts, strict=True)
+        if verdict == any(problem.holds(release) for problem in problems)
+    ]
+
+
+def test_libgenie_takes_and_refuses_the_same_configs() -> None:
+    assert disagreements(library.find(None), NEWEST) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", [release for release in WHEELS if release != str(NEWEST)])
+def test_older_releases_take_and_refuse_the_same_configs(tmp_path: Path, release: str) -> None:
+    with library.opened(fetch(WHEELS[release], tmp_path)) as lib_dir:
+        assert disagreements(lib_dir, parse_version(release)) == []
+
+
+def test_what_an_older_release_refuses_names_it(tmp_path: Path) -> None:
+    path = bundle(tmp_path)
+    edit(path, "dialog.engine.backend.QnnHtp", lambda b: b.update({"direct-io": True}))
+    edit(path, "dialog.engine.backend", lambda b: b.update(extensions=[CONFIG.extensions]))
+    edit(path, "dialog.sampler", lambda b: b.update({"seed": 1 << 31}))
+    config = read_config(path)
+    found = lint(FILES.values(), config, problems=config_check.check(config))  # type: ignore[arg-type]
+    told = {f.what.split(":")[0].rpartition(".")[2]: f.versions for f in found.findings}
+    assert told["direct-io"] == ("2.42", "2.47", "2.48", "2.49")
+    assert told["extensions"] == ("2.42", "2.47", "2.48")
+    assert told["seed"] == ("2.51",)
+    only = lint([], config, [Version(2, 50)], problems=config_check.check(config))
+    assert "config" not in {finding.rule for finding in only.findings}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mnnqnn_tasks.errors import GenieError
 from mnnqnn_tasks.genie.config_fit import fit
-from mnnqnn_tasks.genie.config_keys import BLOCKS
+from mnnqnn_tasks.genie.config_keys import BLOCKS, LISTED
 from mnnqnn_tasks.genie.config_problem import Problem, join
 from mnnqnn_tasks.genie.config_read import (
     BundleConfig,
@@ -24,6 +24,7 @@ from mnnqnn_tasks.genie.config_read import (
 )
 from mnnqnn_tasks.genie.graphs import ContextFile, is_path, load_json
 
+_OLDER = "remove it, or have no older release on the board"
 _HTP = "dialog.engine.backend.QnnHtp"
 _BINARY = "dialog.engine.model.binary"
 
@@ -68,9 +69,15 @@ def keys(config: Raw) -> Iterator[Problem]:
                     if key.needed:
                         todo = f"add it: {_expected(key.kind, key.choices)}"
                         yield Problem(join(at, name), "it is missing", todo)
-                elif not key.fits(block[name]) or (key.choices and block[name] not in key.choices):
+                    continue
+                if not key.fits(block[name]) or (key.choices and block[name] not in key.choices):
+                    what = f"{_short(block[name])} does not fit"
                     todo = f"write {_expected(key.kind, key.choices)}"
-                    yield Problem(join(at, name), f"{_short(block[name])} does not fit", todo)
+                    since = key.refused_since(block[name])
+                    yield Problem(join(at, name), what, todo, since=since)
+                if key.since is not None:
+                    what = f"libGenie knows this key since QAIRT {key.since}"
+                    yield Problem(join(at, name), what, _OLDER, before=key.since)
     yield from _together(config)
 
 
@@ -84,6 +91,9 @@ def _together(config: Raw) -> Iterator[Problem]:
             )
             yield Problem(at, what, "list the context binaries under ctx-bins")
     for at, block in blocks(config, "dialog.engine.backend"):
+        if isinstance(block.get("extensions"), list):
+            what = f"libGenie takes a list since QAIRT {LISTED}"
+            yield Problem(join(at, "extensions"), what, "write one file as a text", before=LISTED)
         kind = block.get("type")
         if kind == "QnnHtp" and "QnnHtp" not in block:
             yield Problem(join(at, "QnnHtp"), "it is missing", "add the block that type names")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mnnqnn_tasks.genie.versions import Version
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -14,12 +16,21 @@ class Problem:
         place: where in the file.
         what: what is wrong, one sentence.
         todo: what to do about it.
+        since: first release of QAIRT that minds, None for all known ones.
+        before: first release that does not mind any more, None for none.
     """
 
     place: str
     what: str
     todo: str
     severity: Literal["error", "warning"] = "error"
+    since: Version | None = None
+    before: Version | None = None
+
+    def holds(self, version: Version) -> bool:
+        """Whether a release minds."""
+        late = self.since is not None and version < self.since
+        return not late and (self.before is None or version < self.before)
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.place}: {self.what}\n  to do: {self.todo}"

@@ -15,7 +15,7 @@ from mnnqnn_tasks.genie.order import in_order, out_of_order
 from mnnqnn_tasks.genie.prediction import LoaderConfig, Prediction, Refusal
 from mnnqnn_tasks.genie.rulebook import holds
 from mnnqnn_tasks.genie.rules import predict
-from mnnqnn_tasks.genie.versions import VERSIONS, Version, parse_version
+from mnnqnn_tasks.genie.versions import VERSIONS, Version, nearest, parse_version
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ def lint(
     found += _names_twice(graphs, every)
     found += _variants(predictions[-1], every)
     found += _config(files, config, predictions[-1], every)
-    found += (_problem(problem, every) for problem in problems)
+    for problem in problems:
+        minding = tuple(str(version) for version in versions if problem.holds(nearest(version)))
+        found += [_problem(problem, minding)] if minding else []
     found += _loaded(files, every) if load else ()
     merged = _merged(found)
     ranked = sorted(merged, key=lambda finding: finding.advice.severity != "error")

@@ -51,6 +51,13 @@ def test_a_signal_is_told_as_what_it_is(runner: Runner, tmp_path: Path, number: 
     assert str(runner.log) in str(caught.value)
 
 
+def test_the_last_words_are_not_lost_in_a_buffer(runner: Runner, tmp_path: Path) -> None:
+    code = "import os; print('last words'); os.kill(os.getpid(), 11)"
+    with pytest.raises(NativeCrash, match="SIGSEGV") as caught:
+        runner.run([sys.executable, "-c", code], tmp_path)
+    assert caught.value.tail == "last words"
+
+
 def test_an_exit_code_comes_with_the_last_lines(runner: Runner, tmp_path: Path) -> None:
     script = "for i in $(seq 100); do echo line $i; done; echo why >&2; exit 7"
     with pytest.raises(ToolError, match="exit code 7") as caught:

@@ -7,6 +7,7 @@ that it should have made, and `Runner` for the lines in which MNN says that it d
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import tty
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,27 +178,28 @@ class Runner:
     ) -> int | None:
         """The exit code, minus the signal that ended the tool, or None if it was ended here."""
         used, told = os.pipe()
+        heard, said = _terminal()
         watch = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(int(deep_stack))]
         process = subprocess.Popen(
             [*watch, str(told), *argv],
             pass_fds=[told],
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "TERM": "dumb", **(env or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=said,
+            stderr=said,
             start_new_session=True,
         )
         os.close(told)
-        assert process.stdout is not None
+        os.close(said)
         deadline = time.monotonic() + self.limit_s
         try:
-            with selectors.DefaultSelector() as ready, process.stdout as pipe:
-                ready.register(pipe, selectors.EVENT_READ)
+            with selectors.DefaultSelector() as ready:
+                ready.register(heard, selectors.EVENT_READ)
                 while (left := deadline - time.monotonic()) > 0:
                     if not ready.select(min(left, 3600)):
                         continue
-                    data = os.read(pipe.fileno(), _PIECE)
+                    data = _read(heard)
                     if not data:
                         break
                     output.feed(data)
@@ -205,6 +208,7 @@ class Runner:
         except subprocess.TimeoutExpired:
             return None
         finally:
+            os.close(heard)
             if process.poll() is None:
                 process.terminate()  # the guard ends the tool, and all that it started
                 process.wait()
@@ -252,6 +256,29 @@ _SIGNALS: dict[int, str] = {
     signal.SIGKILL: "most often the system, when memory runs out",
     signal.SIGILL: "the tool was built for another processor",
 }
+
+
+def _terminal() -> tuple[int, int]:
+    """Both ends of what a tool prints to: ours and its own.
+
+    A terminal, or what a tool printed last would be lost in its buffer when it crashes.
+    """
+    try:
+        ours, its = os.openpty()
+    except OSError:  # there are none here
+        return os.pipe()
+    tty.setraw(its)
+    return ours, its
+
+
+def _read(heard: int) -> bytes:
+    """What came; nothing at the end."""
+    try:
+        return os.read(heard, _PIECE)
+    except OSError as error:
+        if error.errno != errno.EIO:  # how a terminal ends
+            raise
+        return b""
 
 
 def check_program(path: str) -> None:

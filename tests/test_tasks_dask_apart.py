@@ -49,11 +49,13 @@ def scratch(cluster: Cluster, workers: int) -> list[Path]:
 
 
 def test_one_model(tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]) -> None:
-    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
-    remote = tmp_path / "remote"
+    """All of it in folders with odd names."""
+    odd = tmp_path / "it's 模型 100% #1"
+    project = Project.create(odd / "p", executor="dask", scheduler=cluster.address)
+    remote = odd / "remote"
     blind = Blind(tmp_path / "blind", project.root)
     with cluster.workers({}, blind=blind):
-        result = project.doit("-n", "2", "export_qnn", env=through(remote.as_uri()))
+        result = project.doit("-n", "2", "export_qnn", env=through(f"file://{remote}"))
         assert result.code == 0 and "WARNING" not in result.text, result.text
         (own,) = scratch(cluster, 1)
         assert [path.name for path in own.iterdir()] == ["store"]
@@ -65,10 +67,10 @@ def test_one_model(tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]) -
         assert project.tree() == wanted
     scratch(cluster, 0)
     assert list(project.root.rglob(f"{TEMP_PREFIX}*")) == []
-    again = project.doit("export_qnn", env=through(remote.as_uri()))
+    again = project.doit("export_qnn", env=through(f"file://{remote}"))
     assert (again.code, again.ran) == (0, set()), again.text
     other = Project.create(tmp_path / "other")
-    result = other.doit("export_qnn", env=through(remote.as_uri()))
+    result = other.doit("export_qnn", env=through(f"file://{remote}"))
     assert result.ran == {"bundle:m:a"} and other.tree() == wanted, "entries as any others"
 
 

@@ -247,12 +247,15 @@ def _hiding(folder: Path) -> dict[str, str]:
 
 
 def test_odd_paths(tmp_path: Path) -> None:
-    """Spaces, quotes and Chinese characters in every path."""
+    """Spaces, quotes and Chinese characters in every path; a file that no cache can name."""
     root = tmp_path / "ein \"Ordner\" 'mit' 中文"
     project = Project.create(root, path="../模 型's", build_dir="../bü ild", dist_dir="../发 布")
     project.model.rename(root / "模 型's")
     (root / "pipelines" / "p.yaml").rename(root / "pipelines" / "管 道's.yaml")
-    result = project.doit("pipeline=pipelines/管 道's.yaml", "export_qnn")
+    (root / "模 型's" / "tokenizer　额 外\\.txt").write_text("odd")
+    env = {"MNNQNN_CACHE": "on", "MNNQNN_CACHE_DIR": str(root / "缓 存")}
+    result = project.doit("pipeline=pipelines/管 道's.yaml", "export_qnn", env=env)
     assert result.code == 0, result.text
+    assert (root / "发 布" / "m" / "a" / "tokenizer　额 外\\.txt").read_text() == "odd"
     assert (root / "发 布" / "m" / "a" / "qnn" / "graph0.bin").exists()
     assert project.doit("export_qnn").ran == set()

@@ -253,7 +253,7 @@ def _error(answer: Answer, worker: str) -> Exception:
             "a Dask worker cannot use the remote cache",
             where=worker,
             why=answer.why,
-            todo="give it access there (packages, credentials and endpoint are taken from its "
+            todo="make it work there (room, packages; credentials and endpoint are those of its "
             "own environment), or let it see the build folder",
         )
     if isinstance(answer, said.Lacking):

@@ -17,6 +17,7 @@ from typing import Any
 
 from doit.task import Task
 
+from mnnqnn_tasks.cache.entry import check_name
 from mnnqnn_tasks.cache.keys import action_key
 from mnnqnn_tasks.cache.store import Cache
 from mnnqnn_tasks.errors import MnnqnnError
@@ -237,9 +238,15 @@ def keep(
         record: of every file of the bundle, by path.
     """
     target = next(t for t in job.model.targets if t.name == arguments["target"]["name"])
+    base = job.layout.bundle(target.name)
+    try:
+        for path in record:
+            check_name(os.path.relpath(path, base))
+    except ValueError:
+        return  # a file of the model is called what no other machine may be able to call it
     inputs = _inputs_made(job, target, arguments, record)
     if inputs is not None:
-        action = cached.Action(_ACTION[type(job)], {}, {}, job.layout.bundle(target.name))
+        action = cached.Action(_ACTION[type(job)], {}, {}, base)
         key = action_key(action.stage, inputs)
         cached.keep(cache, job, action, key, record, {}, seconds)
 

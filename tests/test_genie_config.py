@@ -125,7 +125,11 @@ MISTAKES: dict[str, tuple[str, Callable[[dict[str, Any]], object], str]] = {
     "type": ("dialog.sampler", lambda b: b.update({"top-k": "1"}), "top-k: '1' does not fit"),
     "true is no number": ("dialog.context", lambda b: b.update(size=True), "True does not fit"),
     "choice": ("dialog", lambda b: b.update(type="chat"), "dialog.type: 'chat' does not fit"),
-    "absolute": (BINARY, lambda b: b.update({"ctx-bins": ["/1.bin"]}), r"\[0\]: .* outside"),
+    "absolute": (
+        BINARY,
+        lambda b: b.update({"ctx-bins": ["/1.bin"]}),
+        r"warning .*\[0\]: .* outside",
+    ),
     "parent": ("dialog.tokenizer", lambda b: b.update(path="../t.json"), "path: .* outside"),
     "dots inside": ("dialog.tokenizer", lambda b: b.update(path="a/../../t.json"), "outside"),
     "too long": ("dialog.tokenizer", lambda b: b.update(path="t" * 5000), "there is no file 'ttt"),

@@ -17,6 +17,7 @@ from genie_models import HEAD_DIM, HIDDEN, VOCABULARY, Port, Ports, build, graph
 
 from mnnqnn_tasks.genie import graphs, report
 from mnnqnn_tasks.genie.config import EXTENSIONS, Device, GenieConfig, Rope
+from mnnqnn_tasks.genie.config_check import check
 from mnnqnn_tasks.genie.config_read import read_config
 from mnnqnn_tasks.genie.finding import ADVICE, Finding
 from mnnqnn_tasks.genie.graphs import ContextFile, GraphInfo
@@ -440,11 +441,18 @@ def test_config_of_wrong_types(bundles: Bundles, tmp_path: Path, change: object,
     """The graphs are judged all the same."""
     path = tmp_path / "genie_config.json"
     path.write_text(json.dumps(change))
-    result = doit(*bundles.paths("eleven"), "--config", path, cwd=tmp_path)
-    assert result.returncode == 1
-    assert what in result.stdout and "split-order" in result.stdout
+    said = read_config(path)
+    files = bundles.read("eleven")
+    result = lint(files, said, problems=check(said, files))
+    assert any(what in finding.what for finding in of(result, "config"))
+    assert of(result, "split-order")
+
+
+def test_what_is_no_config_is_refused(bundles: Bundles, tmp_path: Path) -> None:
+    path = tmp_path / "genie_config.json"
     path.write_text("[]")
-    assert doit(*bundles.paths("good"), "--config", path, cwd=tmp_path).returncode == 3
+    result = doit(*bundles.paths("good"), "--config", path, cwd=tmp_path)
+    assert result.returncode == 3 and "it is no JSON object" in result.stderr
 
 
 def test_sizes_of_the_config_are_compared_with_the_graphs(bundles: Bundles, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def paths(config: Raw, folder: Path) -> Iterator[Problem]:
-    """Files that are missing or lie outside the bundle."""
+    """Files that are missing, or lie outside the bundle: libGenie takes those."""
     for at, block in blocks(config, "dialog.tokenizer"):
         yield from _path(join(at, "path"), block.get("path"), folder)
     for at, block in blocks(config, "dialog.engine.backend"):
@@ -166,6 +166,7 @@ def _path(place: str, name: object, folder: Path) -> Iterator[Problem]:
             place,
             f"{_short(name)} lies outside the bundle",
             "put it beside the config and name it relative to that: a bundle is copied as a whole",
+            "warning",  # a path of the board, perhaps, which nobody can look at here
         )
     elif not os.path.isfile(real):
         yield Problem(place, f"there is no file {_short(name)}", "add it, or correct the name")

@@ -1,9 +1,11 @@
-"""Wheels of other versions, fetched by pip into a folder of the test's own."""
+"""Other versions of the wheel, by pip, in a folder or virtual environment of the test's own."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,30 @@ _SECONDS = 300
 
 def fetch(version: str, folder: Path) -> Path:
     """The wheel file; skips the test, saying why, where the registry is out of reach."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder)]
-    command += [f"onnxruntime-qnn=={version}"]
+    _pip(version, "download", "--dest", str(folder))
+    return next(folder.glob(f"onnxruntime_qnn-{version}-*.whl"))
+
+
+def install(version: str, folder: Path) -> Path:
+    """``site-packages`` of a virtual environment in ``folder`` that has this version; or skips."""
+    # Without pip in it, and without what the wheel depends on, it takes seconds.
+    venv.create(folder, with_pip=False)
+    _pip(version, "install", "--no-compile", options=["--python", str(folder / "bin" / "python")])
+    return next(folder.glob("lib/python*/site-packages"))
+
+
+def _pip(version: str, command: str, *more: str, options: Sequence[str] = ()) -> None:
+    arguments = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet"]
+    line = [sys.executable, "-m", "pip", *options, command, *arguments, *more]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+        done = subprocess.run(
+            [*line, f"onnxruntime-qnn=={version}"],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+        )
     except subprocess.TimeoutExpired:
         pytest.skip(f"onnxruntime-qnn {version} did not arrive in {_SECONDS} s")
-    found = sorted(folder.glob(f"onnxruntime_qnn-{version}-*.whl"))
-    if done.returncode != 0 or not found:
+    if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
         pytest.skip(f"onnxruntime-qnn {version} cannot be had here: {last}")
-    return found[0]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from genie_cases import Case, cases, graphs, write_case, write_files
 from genie_models import build
-from genie_wheels import WHEELS, fetch
+from genie_wheels import WHEELS, fetch, install
 
 from mnnqnn_tasks.genie import graphs as graph_files
 from mnnqnn_tasks.genie import library, probe, rules, witness
@@ -91,10 +91,9 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(scope="module")
-def court(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> Court:
+def court(tmp_path_factory: pytest.TempPathFactory) -> Court:
     """The oldest and the newest libGenie, and the quick cases."""
-    wheel = fetch(WHEELS[OLDEST], tmp_path_factory.mktemp("wheel"))
-    oldest = stack.enter_context(library.opened(wheel))
+    oldest = library.find(install(WHEELS[OLDEST], tmp_path_factory.mktemp("oldest")))
     made = Court(tmp_path_factory.mktemp("cases"), {OLDEST: oldest, NEWEST: library.find(None)})
     made.hear(QUICK)
     return made

@@ -165,6 +165,23 @@ def test_a_cut_is_put_in_place_with_its_lists(tmp_path: Path, ready: Bench, runn
     assert not (out / "sources" / "graph9").exists()
 
 
+def test_another_order_of_the_same_nodes_is_no_change(
+    tmp_path: Path, ready: Bench, runner: Runner
+) -> None:
+    """The real tool's depends on where things lie in its memory."""
+    out = tmp_path / "b"
+    before = ready.cut(out, runner)
+    ready.build.mode(compilefornpu="other order")
+    assert ready.cut(out, runner) == before
+    other = ready.cut(tmp_path / "new", runner)
+    changed = [
+        path.name
+        for path in other
+        if other[path] != before[out / path.relative_to(tmp_path / "new")]
+    ]
+    assert sorted(changed) == ["graph4.cpp", "graph4.json"]
+
+
 def test_what_compilefornpu_is_told() -> None:
     told = Options("graphllm", ("/a", "/b"), 4096)
     assert told.config(["testdir/0", "testdir/1"]) == {

@@ -41,6 +41,10 @@ def work(argv: list[str], mode: str) -> int:
         raw = next(last.glob("*.raw"))
         raw.unlink()
         raw.symlink_to(HERE)
+    if mode == "other order":  # of the last two nodes
+        path = last / f"{last.name}.cpp"
+        *head, one, two, end, free = path.read_text().split("\n\n")
+        path.write_text("\n\n".join([*head, two, one, end, free]))
     if mode == "other raw":
         raw = max(last.glob("*.raw"), key=lambda path: (path.stat().st_size, path.name))
         raw.write_bytes(bytes([raw.read_bytes()[0] ^ 1]) + raw.read_bytes()[1:])

@@ -39,6 +39,8 @@ SOURCES = "sources"
 _CONFIG = "qnn.json"
 #: The last function of every source; a source without it was not written to its end.
 _ENDING = b"QnnModel_freeGraphsInfo"
+#: What lies between the texts of tensors and nodes.
+_BETWEEN = re.compile(rb"\n\s*\n")
 _RAW = re.compile(rb"\bBINVARSTART\((\w+)\)")
 
 
@@ -278,12 +280,28 @@ def _put_source(made: Path, target: Path, blobs: Path) -> Iterator[tuple[Path, s
         if name.endswith(".raw"):
             blobstore.put_file(blobs, digest, made / name)
             link_or_copy(blobs / digest, target / name)
+        elif _says_the_same(made / name, target / name):
+            digest = sha256_file(target / name)
         else:
             take_over(made / name, target / name)
         listed[name] = digest, (target / name).stat().st_size
         yield target / name, digest
     index = target.parent / f"{target.name}.json"
     yield index, sha256_bytes(write_listing(index, listed))
+
+
+def _says_the_same(made: Path, there: Path) -> bool:
+    """Whether two sources consist of the same tensors and nodes, in whatever order.
+
+    ``compilefornpu`` orders the casts of a graph's outputs by where they lie in its memory,
+    so another sequence length or path can change the order in graphs that did not change.
+    """
+    with disk_errors(there):
+        if not there.is_file() or there.stat().st_size != made.stat().st_size:
+            return False
+        texts = (made.read_bytes(), there.read_bytes())
+    new, old = (sorted(part.strip() for part in _BETWEEN.split(text)) for text in texts)
+    return new == old
 
 
 def tidy(out: Path, merges: Sequence[Merge], made: Collection[Path]) -> None:

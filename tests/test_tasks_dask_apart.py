@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,59 @@ if "mnnqnn_tasks.cluster.helper" in sys.orig_argv:
                 stream.write(bytes([byte ^ 1]))
 
     RemoteStore._put = _lie
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_whose_disk_is_full_makes_room(
+    tmp_path: Path, cluster: Cluster, wanted: dict[str, bytes]
+) -> None:
+    project = Project.create(tmp_path / "p", executor="dask", scheduler=cluster.address)
+    hook, note = tmp_path / "hook", tmp_path / "full"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(_FULL)
+    env = {"PYTHONPATH": os.pathsep.join([str(hook), str(REPO)]), "FULL_NOTE": str(note)}
+    url = (tmp_path / "remote").as_uri()
+    weights = (project.model / "llm.mnn.weight").read_bytes()
+    with cluster.workers(env, blind=Blind(tmp_path / "blind", project.root)):
+        result = project.doit("-n", "1", "export_qnn", env=through(url))
+        assert result.code == 0 and "WARNING" not in result.text, result.text
+        assert note.read_text() == "2"
+        assert project.tree() == wanted
+
+        note.write_text("-9")  # it stays full
+        shutil.rmtree(project.build / "targets")
+        shutil.rmtree(tmp_path / "remote" / "actions")
+        result = project.doit("-n", "1", "export_qnn", env=through(url))
+        (own,) = scratch(cluster, 1)
+    assert result.code == 1 and "Traceback" not in result.text, result.text
+    assert "cannot use the remote cache or its own disk" in result.text
+    assert "/work-" in result.text and "the disk is full" in result.text
+    assert not _content(own / "store", weights).exists()
+
+
+#: The second stage meets a full disk; or all, where the note says that nine are to come.
+_FULL = """
+import errno, os, sys
+from pathlib import Path
+
+if "mnnqnn_tasks.cluster.helper" in sys.orig_argv:
+    from mnnqnn_tasks.files import disk_errors
+    from mnnqnn_tasks.toolchain import work
+
+    _perform, _note = work.perform, Path(os.environ["FULL_NOTE"])
+
+    def _full(stage, arguments):
+        count = int(_note.read_text()) if _note.exists() else 0
+        if count < 2:
+            _note.write_text(str(count + 1))
+            if count == 1 or count < 0:
+                path = arguments["out"]
+                with disk_errors(path):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return _perform(stage, arguments)
+
+    work.perform = _full
 """
 
 

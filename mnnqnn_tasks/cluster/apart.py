@@ -18,7 +18,7 @@ from mnnqnn_tasks.cache.remote import RemoteStore, RemoteTrouble
 from mnnqnn_tasks.cluster.parcel import BUILD, MODEL, STATE, Folders, Parcel, to_paths
 from mnnqnn_tasks.cluster.request import Answer, Failed, Kept, Lacking, NoStore
 from mnnqnn_tasks.cluster.shelf import Shelf, shelf_in
-from mnnqnn_tasks.errors import MnnqnnError, ToolMissing
+from mnnqnn_tasks.errors import DiskError, MnnqnnError, ToolMissing
 from mnnqnn_tasks.files import disk_errors
 from mnnqnn_tasks.toolchain import packing
 from mnnqnn_tasks.toolchain.work import perform
@@ -40,13 +40,13 @@ def perform_apart(stage: str, parcel: Parcel, scratch: Path) -> Answer:
     """
     work = work_folder(scratch, os.getpid())
     here = {name: str(work / name) for name in (BUILD, MODEL, STATE)}
+    shelf = shelf_in(scratch / "store", parcel.max_bytes)
     try:
         try:
             remote = RemoteStore(parcel.url, timeout=parcel.timeout_s)
         except ToolMissing as error:
             return NoStore(error.what)
         remote.open()
-        shelf = shelf_in(scratch / "store", parcel.max_bytes)
         for folder in here.values():
             with disk_errors(folder):
                 os.makedirs(folder)
@@ -54,6 +54,9 @@ def perform_apart(stage: str, parcel: Parcel, scratch: Path) -> Answer:
         return Lacking(lacking) if lacking else _do(stage, parcel, remote, shelf, here)
     except RemoteTrouble as error:
         return NoStore(str(error))
+    except DiskError as error:  # of this machine, whose user is another one
+        shelf.clear()
+        return NoStore(f"{error.where}: {error.what}: {error.why}")
     except MnnqnnError as error:
         return Failed(_their_words(error, here, parcel.folders))
     finally:
@@ -63,6 +66,8 @@ def perform_apart(stage: str, parcel: Parcel, scratch: Path) -> Answer:
 def _do(stage: str, parcel: Parcel, remote: RemoteStore, shelf: Shelf, here: Folders) -> Answer:
     try:
         done = perform(stage, to_paths(parcel.arguments, here))
+    except DiskError:
+        raise
     except MnnqnnError:
         damaged = shelf.drop_damaged(parcel, here)
         if damaged:  # on the disk of this machine: the files of the other end may be right

@@ -250,7 +250,7 @@ def _error(answer: Answer, worker: str) -> Exception:
         )
     if isinstance(answer, said.NoStore):
         return ClusterError(
-            "a Dask worker cannot use the remote cache",
+            "a Dask worker cannot use the remote cache or its own disk",
             where=worker,
             why=answer.why,
             todo="make it work there (room, packages; credentials and endpoint are those of its "

@@ -91,7 +91,7 @@ class Lacking:
 
 @dataclass(frozen=True)
 class NoStore:
-    """The other end cannot use the store of a parcel; ``why`` in a few words."""
+    """The other end cannot use the store of a parcel, or has no room; ``why`` in a few words."""
 
     why: str
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from mnnqnn_tasks.cache import upkeep
-from mnnqnn_tasks.cache.entry import Damaged, Entry, File
+from mnnqnn_tasks.cache.entry import Damaged, Entry, File, is_digest
 from mnnqnn_tasks.cache.local import LocalStore, Missing
 from mnnqnn_tasks.cache.pool import at_once
 from mnnqnn_tasks.cache.remote import RemoteStore
@@ -81,6 +81,12 @@ class Shelf:
             self.store.drop_object(given.file.sha256)
             damaged.append(given.file.sha256)
         return tuple(sorted(set(damaged)))
+
+    def clear(self) -> None:
+        """Forget everything: there may be less room on the disk than contents may take."""
+        for path in self.store.objects.glob("*/*"):
+            if is_digest(path.name):  # and no temporary file of somebody who writes it
+                self.store.drop_object(path.name)
 
     def _lay(self, remote: RemoteStore, given: Input, goal: Path) -> None:
         file = given.file

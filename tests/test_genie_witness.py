@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,8 +125,20 @@ def test_it_refuses(folder: Path, lib_dir: Path) -> None:
     assert f"{NAMES[0]} : logits - Tensor not found" in heard.reasons
 
 
+@pytest.fixture
+def cores() -> Iterator[None]:
+    """Whoever crashes leaves a core, if the machine lets us have one."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.mark.usefixtures("cores")
 def test_a_crash_is_a_result(folder: Path, lib_dir: Path) -> None:
+    before = sorted(os.listdir(folder))
     heard = witness.ask(folder / "deadly.json", lib_dir, "a")
+    assert sorted(os.listdir(folder)) == before
     assert heard.outcome == "crashed"
     assert heard.ending == "SIGSEGV in GenieDialog_create"
     assert heard.variants == TABLE[:1]  # what it said before

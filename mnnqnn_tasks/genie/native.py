@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -134,6 +135,8 @@ def main() -> None:
     """Program: standard input holds the request, its ``events`` is the descriptor to tell on."""
     request = json.load(sys.stdin)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A crash is a result here; gigabytes of core in the user's bundle are not.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if os.getppid() != request["parent"]:  # it died before the line above
         os._exit(1)
     try:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import traceback
 from collections.abc import Callable, Mapping
@@ -69,8 +70,6 @@ def _inspect(request: Request) -> object:
 
 def _limit_memory(more: int) -> None:
     """Let this process have so many bytes of address space beside what it has."""
-    import resource
-
     with open("/proc/self/statm", encoding="ascii") as stream:
         pages = int(stream.read().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -134,6 +133,8 @@ def _become_worker(files: Mapping[str, int], parent: int) -> Request:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
+    # A crash costs one task, and leaves no core in the user's folder.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.dup2(files["stderr_fd"], 1)  # the library prints on both
     os.dup2(files["stderr_fd"], 2)
     with open(files["request_fd"], encoding="utf-8") as stream:

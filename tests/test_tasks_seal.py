@@ -220,6 +220,15 @@ def test_a_run_tells_of_every_task(sealed: Project, names: tuple[str, ...]) -> N
     assert _counted(sealed, *names) == counted
 
 
+def test_a_copy_gets_a_seal_of_its_own(sealed: Project, tmp_path: Path) -> None:
+    copy = Project(tmp_path / "p")
+    shutil.copytree(sealed.root, copy.root, copy_function=shutil.copyfile)  # all times are new
+    time.sleep(2.1)
+    assert not stands(copy)
+    assert copy.doit("export_qnn").ran == set()
+    assert stands(copy)
+
+
 def test_ci_plan_says_the_same(sealed: Project) -> None:
     told = sealed.doit("ci_plan", "--json").text
     with unsealed(sealed):

@@ -22,11 +22,12 @@ import doit
 from doit.task import Task
 
 from mnnqnn_tasks.cache.keys import action_key
+from mnnqnn_tasks.cache.statcache import Numbers, numbers_of
 from mnnqnn_tasks.errors import DiskError, MnnqnnError
 from mnnqnn_tasks.files import canonical_json, sha256_bytes, write_bytes
 from mnnqnn_tasks.tasks import exports, keys, session
 from mnnqnn_tasks.tasks.checks import BlobsPresent, ModelUnchanged, NothingExtra, Wanted
-from mnnqnn_tasks.tasks.fresh import Fresh
+from mnnqnn_tasks.tasks.fresh import Fresh, stamp
 from mnnqnn_tasks.tasks.outcome import wanted
 from mnnqnn_tasks.tasks.session import Job, Place
 
@@ -282,13 +283,25 @@ def _numbers(path: str, states: list[list[Any]]) -> list[int] | None:
     """What a file's stat must say so that all ``states`` are met; ``None``: no stat tells.
 
     Of files that only we write, equal size and time settle the matter.  Else it is the
-    content, and what is remembered of its digest is good for the same four numbers.
+    content, and what is remembered of its digest is good for the same four numbers.  Of a
+    file that a run has just written anew, or a copy, nothing is remembered yet: it is read.
     """
     here, first = session.current(), states[0]
-    if here.is_output(path) and all(was[:2] == first[:2] for was in states):
-        return first[:2] if None not in first[:2] else None
-    numbers, digest = here.remembered(path) or ((), None)
+    ours = here.is_output(path)
+    if ours and all(was[:2] == first[:2] for was in states) and stamp(path) == first[:2]:
+        return first[:2]
+    numbers, digest = (_now(path) if ours else here.remembered(path)) or ((), None)
     return [*numbers] if all(was[2] == digest for was in states) and numbers else None
+
+
+def _now(path: str) -> tuple[Numbers, str] | None:
+    """A file's numbers and its digest; ``None`` if it cannot be read or is being written."""
+    try:
+        numbers = numbers_of(os.stat(path))
+        digest = session.current().readable_digest(path)
+        return (numbers, digest) if digest and numbers_of(os.stat(path)) == numbers else None
+    except OSError:
+        return None
 
 
 def _path(job: Job) -> str:

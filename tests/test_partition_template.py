@@ -33,7 +33,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def structure(folder: Path, to: Path) -> Path:
     paths = [str(to / name) for name in ("model.json", "structure.json", "spans.json")]
-    native.index(str(folder), *paths, code="test")
+    native.index(str(folder), *paths, code="test", digests=str(to / "digests"))
     return to / "structure.json"
 
 
